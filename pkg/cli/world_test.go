@@ -53,7 +53,7 @@ type world struct {
 
 	meddler atomic.Pointer[func()] // is run just before the next PUT
 	lost    atomic.Value           // []int: the shards that nobody owns
-	part    *task.BoardPart        // the node's part of the board; nil: empty
+	shown   *readmodel.BoardAnswer // what the node says of shard 0 on a board; nil: what is in the records of all shards
 }
 
 type worldKey struct{}
@@ -82,13 +82,10 @@ func newWorld(env *testscript.Env) clitest.Server {
 			must(t, err)
 			return nodes
 		},
-		Board: func(context.Context, task.BoardQuery) task.BoardPart {
-			if w.part == nil {
-				return task.BoardPart{Node: "node-a"}
-			}
-			return *w.part
-		},
 		Ask: func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+			if q.Board != nil && w.shown != nil {
+				return readmodel.NodeAnswer{Node: "node-a", Shards: []readmodel.ShardAnswer{{Shard: 0, Owner: 1}}, Board: w.shown}, nil
+			}
 			lost, _ := w.lost.Load().([]int)
 			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Ref: ref, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
 		},
@@ -505,11 +502,11 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Entry(r), e)
 }
 
-// board sets the node's part of the board to the contents of a file: board FILE.
+// board sets what the node says of shard 0 on a board to the contents of a file: board FILE.
 func board(ts *testscript.TestScript, _ bool, args []string) {
 	w := worldOf(ts)
-	w.part = &task.BoardPart{Node: "node-a"}
-	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), w.part))
+	w.shown = &readmodel.BoardAnswer{}
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), w.shown))
 }
 
 // save writes a file that only its owner can read: save FILE TEXT.

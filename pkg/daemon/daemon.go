@@ -353,7 +353,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
-		Events: n.events, Board: n.boardPart(), Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		Events: n.events, Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }
@@ -402,14 +402,6 @@ func (n *Node) peerNamed(name string) (task.Node, bool) {
 // taskRef returns the reference of a task with its shard.
 func (n *Node) taskRef(namespace, name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
-}
-
-// boardPart returns the function that computes the node's part of the board, or nil if the node does not schedule.
-func (n *Node) boardPart() func(ctx context.Context, q task.BoardQuery) task.BoardPart {
-	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) {
-		return nil
-	}
-	return n.engine.Part
 }
 
 // answerQueries returns the function that answers queries about tasks, or nil if the node does not schedule.

@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // applyRecords applies events of the shard, or a page of its load. Of two versions of a record, the one
@@ -81,6 +82,8 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	again := t.Create != ev.Create
 	if again {
 		t.Past = nil
+	}
+	if again || !t.Present {
 		s.rows.Forget(t)
 	}
 
@@ -98,7 +101,6 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	}
 
 	t.Bad = err != nil
-	s.census.Count(t)
 	s.rescheduleTask(t)
 
 	// Waiting runs may start, or must end, under the new version.
@@ -113,8 +115,6 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	s.rows.Touch(t)
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
 	t.Text, t.UIDLen = t.Text[:t.NameLen], 0
-	s.census.Count(t)
-	s.failures.Forget(t)
 	s.due.Set(t, 0)
 	delete(s.uncovered, t)
 	delete(s.unread, t)
@@ -230,15 +230,14 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
-	s.rows.NoteEnd(t, ev)
+	// During a preload, the current owner counts the end. What is applied already was counted before.
+	outcome := s.rows.NoteEnd(t, ev)
+	if e := (taskstate.End{State: outcome.State()}); e.Ran() && s.owner && ev.Mod > s.applied {
+		s.ends.AddEnded(now, e.Failed())
+	}
 
 	if t.Bad {
 		return
-	}
-
-	// During a preload, the current owner's board counts the end.
-	if e, isNew := s.failures.NoteEnd(t, ev); isNew && s.owner {
-		s.ends.AddEnded(now, e.Failed())
 	}
 
 	// Determine this before the end is added: a history is trimmed only if all earlier ends are counted.
@@ -327,7 +326,11 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 
 // addFoundAttempt adds an attempt that was found in an inbox to the active ones, and counts a slot of its node.
 func (s *shardState) addFoundAttempt(t *taskstate.Task, a taskstate.Attempt) {
-	a.Pool = t.Pool()
+	a.Pool, a.Found = t.Pool(), true
+	if tick, ok := task.TimeOfRunID(a.Run); ok {
+		a.Since = tick.UnixMilli()
+	}
+
 	s.addActiveAttempt(t, &a)
 	s.placement.Occupy(a.Node, a.Pool)
 }

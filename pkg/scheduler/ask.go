@@ -9,6 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // served is what queries read of a shard that is open.
@@ -37,7 +39,33 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 		err = e.EachIndex(ctx, q.Subject, without, add)
 	}
 
-	return scan.Answer(), err
+	answer := scan.Answer()
+	if answer.Board != nil {
+		e.addToBoard(answer.Board, q, without)
+	}
+
+	return answer, err
+}
+
+// addToBoard adds to a board what no row shows: the shards that make no progress, and the counts of the last minute.
+func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, without []int) {
+	if q.Filter.Namespace == "" && q.Filter.Within == nil {
+		b.Tally = e.recent.Tally(e.cfg.Now())
+	}
+
+	now := e.cfg.Now()
+	for _, w := range e.sortedWorkers() {
+		if slices.Contains(without, w.state.Shard) {
+			continue
+		}
+
+		// A worker that is busy with many late ticks makes progress.
+		loading := !w.serving.Load()
+		since := taskstate.Instant(w.undecided.Load())
+		if since.UnixMilli() > 0 && now.Sub(since) > readmodel.OverdueAfter && (loading || e.idleTime(&w.progress) > readmodel.OverdueAfter) {
+			b.Lists.Stuck = append(b.Lists.Stuck, task.BoardShard{ID: w.state.Shard, Node: e.cfg.Node, Since: task.At(since), Loading: loading})
+		}
+	}
 }
 
 const (
@@ -113,14 +141,14 @@ func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visi
 		// A scan needs no more than a part of a millisecond for a shard, but many of them follow. Let others in between. The
 		// scan is bound to its thread, so each yield costs some 10 µs, which are charged to the scan, and on a busy host a wait
 		// for a processor. For small shards, that would be as much as the scan itself, so several of them share one.
-		known, rows := served.index.Collected()
-		if unyielded += rows; scans && unyielded >= yieldRows {
+		size := served.index.Size()
+		if unyielded += size.Rows; scans && unyielded >= yieldRows {
 			runtime.Gosched()
 			unyielded = 0
 		}
 
 		answer := readmodel.ShardAnswer{
-			Shard: w.state.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: rows, Unread: rows - known,
+			Shard: w.state.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: size.Rows, Unread: size.Unread,
 		}
 		if !visit(answer, served.index) {
 			return nil
@@ -135,8 +163,8 @@ func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visi
 func (e *Engine) Collected() (known, tasks int) {
 	for _, w := range e.sortedWorkers() {
 		if served := w.served.Load(); served != nil {
-			k, n := served.index.Collected()
-			known, tasks = known+k, tasks+n
+			size := served.index.Size()
+			known, tasks = known+size.Rows-size.Unread, tasks+size.Rows
 		}
 	}
 

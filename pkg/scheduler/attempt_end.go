@@ -52,7 +52,7 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 	}
 
-	p.addEffect(cancelAsked{a, who, reason})
+	p.addEffect(cancelAsked{t, a, who, reason})
 }
 
 // loseAttempt ends an attempt whose node is gone. Its outcome is unknown. The commit requires that its

@@ -3,81 +3,55 @@ package scheduler
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/board"
-	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// keepsCount compares the worker's counts with its state.
+// keepsCount compares the worker's list of active tasks with its state.
 func (h *testWorker) keepsCount() {
 	h.world.Helper()
-	var want [taskstate.Unreadable + 1]int
-	lively := 0
-	for t := range h.state.Tasks.All() {
-		switch {
-		case !t.Present:
-			want[taskstate.Absent]++
-		case t.Bad:
-			want[taskstate.Unreadable]++
-		case t.Paused:
-			want[taskstate.Paused]++
-		default:
-			want[taskstate.Ticking]++
-		}
+	active := 0
 
+	for t := range h.state.Tasks.All() {
 		if t.Activity != nil {
-			lively++
+			active++
 			if h.state.active.Tasks[t.Activity.At] != t {
 				h.world.Errorf("%s has a wrong index among the active tasks", t.FullName())
 			}
 		}
 	}
 
-	got := h.state.census.Of
-	if got[taskstate.Ticking] != want[taskstate.Ticking] || got[taskstate.Paused] != want[taskstate.Paused] || got[taskstate.Unreadable] != want[taskstate.Unreadable] {
-		h.world.Errorf("the worker counts %v, and has %v", got, want)
-	}
-
-	if lively != len(h.state.active.Tasks) {
-		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.state.active.Tasks))
-	}
-
-	for t := range h.state.failures.All() {
-		if !t.Present || h.state.Tasks.Get(t.FullName()) != t {
-			h.world.Errorf("%s fails, and is not there", t.FullName())
-		}
+	if active != len(h.state.active.Tasks) {
+		h.world.Errorf("%d tasks are active, %d are listed", active, len(h.state.active.Tasks))
 	}
 }
 
-// part returns what the worker adds to the board, with the ticks of the next minute.
-func (h *testWorker) part(limit int) (p task.BoardPart) {
-	var enough atomic.Int64
-	enough.Store(math.MaxInt64)
-	now := h.world.clock().UnixMilli()
-	g := &board.Summary{Now: now, Until: now + time.Minute.Milliseconds(), Limit: limit, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-	h.state.addToBoard(g)
-	s := board.NewBuilder(limit)
-	s.Add(g)
-	s.Fill(&p)
+// board returns what the shard adds to a board, with the ticks of the next minute.
+func (h *testWorker) board(limit int) *readmodel.BoardAnswer {
+	scan := readmodel.NewScan(boardQuery(h.world.clock(), limit), "n1")
+	scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
 
-	return p
+	return scan.Answer().Board
 }
 
-// saysBoard returns the content of a part in a short form.
-func saysBoard(p task.BoardPart) string {
+// boardQuery returns a query for a board with the ticks of the next minute.
+func boardQuery(now time.Time, limit int) *readmodel.Query {
+	return &readmodel.Query{Subject: "user:ann", Now: now.UnixMilli(), Board: &readmodel.BoardRange{Span: time.Minute, Limit: limit}}
+}
+
+// saysBoard returns the content of a board in a short form.
+func saysBoard(b *readmodel.BoardAnswer) string {
 	var s []string
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
-	add("%d tasks, %d paused", p.Counts().Tasks, p.Counts().Paused)
+	add("%d tasks, %d paused", b.Counts.Tasks, b.Counts.Paused)
+	p := &b.Lists
 	at := func(t task.Time) float64 { return t.Sub(start).Seconds() }
 
 	for _, t := range p.Overdue {
@@ -109,7 +83,7 @@ func saysBoard(p task.BoardPart) string {
 
 func (h *testWorker) shows(limit int, want ...string) {
 	h.world.Helper()
-	if got, want := saysBoard(h.part(limit)), strings.Join(want, "; "); got != want {
+	if got, want := saysBoard(h.board(limit)), strings.Join(want, "; "); got != want {
 		h.world.Errorf("the board has\n %s\nwant\n %s", got, want)
 	}
 }
@@ -129,8 +103,8 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	h.decide(10.5)
 	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b on n2 since +10.5", "c waits: no_matching_node")
 
-	if p := h.part(10); p.Counts().Waiting[task.ReasonNoNode] != 1 || p.Counts().ActiveCount != 2 || p.Counts().WaitingCount != 1 || p.Active[0].Since.IsZero() {
-		t.Errorf("the counts are %+v", p.Counts())
+	if p := h.board(10); p.Counts.Waiting[task.ReasonNoNode] != 1 || p.Counts.ActiveCount != 2 || p.Counts.WaitingCount != 1 || p.Lists.Active[0].Since.IsZero() {
+		t.Errorf("the counts are %+v", p.Counts)
 	}
 
 	w.leave("n2") // its attempt is read as one on an absent node, and is lost later
@@ -140,16 +114,16 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 
 	// Another owner knows the time of the dispatch only from the run id.
 	h = w.work("n1")
-	if p := h.part(10); len(p.Active) != 2 || !p.Active[0].Since.IsZero() || p.Active[0].Began() != task.At(sec(5)) {
-		t.Errorf("after a load %+v is active", p.Active)
+	if p := h.board(10); len(p.Lists.Active) != 2 || !p.Lists.Active[0].Since.IsZero() || p.Lists.Active[0].Began() != task.At(sec(5)) {
+		t.Errorf("after a load %+v is active", p.Lists.Active)
 	}
 
 	w.resume("d")
 	w.remove("a")
 	h.see()
 
-	if p := h.part(10); p.Counts().Tasks != 4 || p.Counts().Paused != 0 {
-		t.Errorf("%d tasks, %d paused", p.Counts().Tasks, p.Counts().Paused)
+	if p := h.board(10); p.Counts.Tasks != 4 || p.Counts.Paused != 0 {
+		t.Errorf("%d tasks, %d paused", p.Counts.Tasks, p.Counts.Paused)
 	}
 }
 
@@ -165,16 +139,16 @@ func TestBoard_ForgetsThatThereWasNoNode(t *testing.T) {
 		h.decide(at)
 	}
 
-	if p := h.part(10); p.Counts().Waiting[task.ReasonNoNode] != 3 {
-		t.Fatalf("%+v", p.Counts().Waiting)
+	if p := h.board(10); p.Counts.Waiting[task.ReasonNoNode] != 3 {
+		t.Fatalf("%+v", p.Counts.Waiting)
 	}
 
 	w.join("n2")
 	h.fleet()
 	h.decide(9)
 
-	if p := h.part(10); p.Counts().ActiveCount != 1 || p.Counts().Waiting[task.ReasonOverlap] != 2 || p.Counts().Waiting[task.ReasonNoNode] != 0 || p.Waits[0].Reason != task.ReasonOverlap {
-		t.Errorf("%d active, %+v", p.Counts().ActiveCount, p)
+	if p := h.board(10); p.Counts.ActiveCount != 1 || p.Counts.Waiting[task.ReasonOverlap] != 2 || p.Counts.Waiting[task.ReasonNoNode] != 0 || p.Lists.Waits[0].Reason != task.ReasonOverlap {
+		t.Errorf("%d active, %+v", p.Counts.ActiveCount, p)
 	}
 }
 
@@ -189,12 +163,12 @@ func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
 
 	w.create("later", cronned("30 0 12 * * *"))
 	h.see()
-	w.at(9) // the worker decides nothing meanwhile
+	w.at(9.001) // the worker decides nothing meanwhile
 	h.shows(10, "5 tasks, 0 paused", "a0 overdue +5", "a1 overdue +6", "a2 overdue +7", "a3 +8", "later +30")
 	h.shows(1, "5 tasks, 0 paused", "a0 overdue +5", "a3 +8")
 
-	if p := h.part(1); p.Counts().OverdueCount != 3 {
-		t.Errorf("%d are overdue", p.Counts().OverdueCount)
+	if p := h.board(1); p.Counts.OverdueCount != 3 {
+		t.Errorf("%d are overdue", p.Counts.OverdueCount)
 	}
 }
 
@@ -233,8 +207,8 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	h.decide(3.5)
 	h.shows(9, "2 tasks, 0 paused", "a +4", "a timed_out ×2", "b failed ×1")
 
-	if p := h.part(1); p.Counts().FailingCount != 2 || len(p.Failing) != 1 {
-		t.Errorf("%d fail, %d are listed", p.Counts().FailingCount, len(p.Failing))
+	if p := h.board(1); p.Counts.FailingCount != 2 || len(p.Lists.Failing) != 1 {
+		t.Errorf("%d fail, %d are listed", p.Counts.FailingCount, len(p.Lists.Failing))
 	}
 
 	if r := h.e.recent.Tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
@@ -274,9 +248,10 @@ func TestBoard_FailsUntilAllFailuresAreDismissed(t *testing.T) {
 				w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
 				h.see()
 
-				listed, _ := h.state.rows.DeadRuns(h.state.TaskNamed("default/a"))
-				if got := h.part(9).Counts().FailingCount; got != want || min(listed, 1) != want {
-					t.Errorf("after %d dismissals, %d tasks fail on the board, and %d failures are listed; want %d", i+1, got, listed, want)
+				q := &readmodel.Query{}
+				listed := h.state.rows.Index.Scan(q, 0, readmodel.NewFirst(q)).Failing
+				if got := h.board(9).Counts.FailingCount; got != want || listed != want {
+					t.Errorf("after %d dismissals, %d tasks fail on the board, and %d in lists; want %d", i+1, got, listed, want)
 				}
 			}
 		})
@@ -312,20 +287,23 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(w.ctx)
 	reader := make(chan error)
-	go func() { reader <- h.e.failures.Run(ctx) }()
-	h.e.failures.Request(h.requestFailures())
+	h.served.Store(&served{index: h.state.rows.Index})
+	go func() { reader <- h.e.pastRuns.Run(ctx) }()
+	h.requestPast()
 
 	for more := true; more; {
-		r := (<-found).(earlierFailures)
+		r := <-found
 		w.ok(r.reviewBy(w.ctx, h.worker))
-		more = r.found.More
+		if p, ok := r.(foundPast); ok {
+			more = p.more
+		}
 	}
 
 	cancel()
 	<-reader
 
 	var got []string
-	for _, f := range h.part(9).Failing {
+	for _, f := range h.board(9).Lists.Failing {
 		got = append(got, fmt.Sprint(f.Task, " ", f.State, " ", f.Run[9:15]))
 	}
 
@@ -336,20 +314,7 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	}
 }
 
-// Earlier failures that a Reader finds do not replace what the watch has delivered since.
-func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "n1")
-	h := w.work("n1")
-	w.create("a", cronned("1 0 12 * * *"))
-	h.decide(1)
-	old := &failures.Failure{Mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
-	w.finish("a", task.Succeeded)
-	h.see()
-	w.ok(earlierFailures{&failures.Found{Failing: map[string]*failures.Failure{"default/a": old, "default/gone": old}}, h.openings.Load()}.reviewBy(w.ctx, h.worker))
-	h.shows(9, "1 tasks, 0 paused")
-}
-
+// While a worker waits for etcd, the board shows what it has decided, and what has become overdue since.
 func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 	t.Parallel()
 
@@ -362,24 +327,72 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 		w.create("b", cronned("@at 2099-01-01T00:00:00Z"))
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
 		w.eventually("it is shown", func() bool {
-			p := r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
-			return p.Counts().Tasks == 2 && p.Counts().Serving == 1 && p.Counts().ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
+			a := r.askBoard()
+			b := a.Board
+			return b.Counts.Tasks == 2 && len(a.Shards) == 1 && b.Counts.ActiveCount > 1 && len(b.Lists.Next) == 1 && len(b.Lists.Stuck) == 0 && b.Tally.Recent().Fired > 1
 		})
 
 		s.stuck.Store(true)
-		var p task.BoardPart
+		var b *readmodel.BoardAnswer
 		w.eventually("it is overdue", func() bool {
-			p = r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
-			return len(p.Stuck) == 1 && len(p.Overdue) == 1
+			b = r.askBoard().Board
+			return len(b.Lists.Stuck) == 1 && len(b.Lists.Overdue) == 1
 		})
 
-		if p.Counts().Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.Counts().OverdueCount != 1 {
-			t.Errorf("it shows %+v", p)
+		if l := b.Lists; b.Counts.Tasks != 2 || l.Overdue[0].Task != "a" || l.Stuck[0].Loading || l.Stuck[0].Node != "n1" || b.Counts.OverdueCount != 1 {
+			t.Errorf("it shows %+v", b)
+		}
+
+		// What the last minute was like is of all namespaces, so it is not for those who may read some.
+		q := boardQuery(time.Now(), 10)
+		q.Filter.Within = []string{"default"}
+		if a, err := r.Ask(w.ctx, q, nil); err != nil || a.Board.Counts.Tasks != 2 || a.Board.Tally.Recent().Fired != 0 {
+			t.Errorf("a caller who may read some namespaces gets %+v, %v", a.Board, err)
+		}
+		if a, err := r.Ask(w.ctx, q, []int{0}); err != nil || a.Board.Counts.Tasks != 0 || len(a.Board.Lists.Stuck) != 0 {
+			t.Errorf("without its shard, it shows %+v, %v", a.Board, err)
 		}
 	})
 }
 
-// A caller whose context ends does not wait for the workers. The next caller gets the complete board.
+// askBoard asks for the board of a node.
+func (r *runningEngine) askBoard() readmodel.NodeAnswer {
+	a, err := r.Ask(context.Background(), boardQuery(time.Now(), 10), nil)
+	if err != nil {
+		panic(err)
+	}
+
+	return a
+}
+
+// A shard that is being opened is on the board as stuck, with what the node knows: that it is loading.
+func TestEngine_ShowsShardsThatAreBeingOpened(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1")
+		w.setClockToNow()
+		s := &heldOpening{hold: make(chan chan struct{})}
+		r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
+		held := make(chan struct{})
+		s.hold <- held
+
+		time.Sleep(time.Second)
+		if a := r.askBoard(); len(a.Board.Lists.Stuck) != 0 {
+			t.Errorf("after a second: %+v", a.Board.Lists.Stuck)
+		}
+
+		time.Sleep(2 * time.Second)
+		if a := r.askBoard(); len(a.Shards) != 0 || len(a.Board.Lists.Stuck) != 1 || !a.Board.Lists.Stuck[0].Loading || a.Board.Lists.Stuck[0].Since != task.At(start) {
+			t.Errorf("after three seconds: %+v", a.Board.Lists.Stuck)
+		}
+
+		close(held)
+		w.eventually("the shard is open", func() bool { a := r.askBoard(); return len(a.Shards) == 1 && len(a.Board.Lists.Stuck) == 0 })
+	})
+}
+
+// A caller whose context has ended gets no board. The next caller gets the complete one.
 func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 	t.Parallel()
 
@@ -391,33 +404,17 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 0 })
 		gone, hangUp := context.WithCancel(w.ctx)
 		hangUp()
-		r.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
+		if _, err := r.Ask(gone, boardQuery(time.Now(), 10), nil); err == nil {
+			t.Error("a caller that has hung up gets an answer")
+		}
 
-		w.eventually("all is shown", func() bool { return r.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10}).Counts().Tasks == 1 })
+		if b := r.askBoard().Board; b.Counts.Tasks != 1 {
+			t.Errorf("the next caller gets %+v", b.Counts)
+		}
 	})
 }
 
-// A worker that was busy when a caller's context ended answers the next caller.
-func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "n1")
-	h := w.work("n1")
-	h.serving.Store(true)
-	h.e.workers[0] = h.worker
-	gone, hangUp := context.WithCancel(w.ctx)
-	hangUp()
-	h.e.Part(gone, task.BoardQuery{Span: time.Minute, Limit: 10})
-	former := <-h.summaryRequests
-	h.summaryRequests <- former
-	h.e.Part(w.ctx, task.BoardQuery{Span: time.Minute, Limit: 10})
-
-	if <-h.summaryRequests == former {
-		t.Error("it is asked on behalf of a caller that has disconnected")
-	}
-}
-
-// The board refers to a worker as long as it shows its last summary. The worker must not keep its tasks in
-// memory after its shard has moved.
+// A worker must not keep its tasks in memory after its shard has moved.
 func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -454,37 +451,6 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 
 		if !slices.Equal(got, want[:most]) {
 			t.Errorf("the first %d are %v", most, got)
-		}
-	}
-
-	if n, _ := slices.BinarySearch(want, 151); h.CountUpTo(150) != n {
-		t.Errorf("%d are due at 150, want %d", h.CountUpTo(150), n)
-	}
-}
-
-// The cost of a board for a shard with many tasks.
-func BenchmarkGlimpse(b *testing.B) {
-	w, now := benchWorker(b, 10_000, "* * * * * *")
-	var enough atomic.Int64
-	enough.Store(math.MaxInt64)
-	b.ReportAllocs()
-
-	for b.Loop() {
-		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-		w.state.addToBoard(g)
-	}
-}
-
-// Compares finding the state of a record with decoding the record.
-func BenchmarkOutcome(b *testing.B) {
-	value := []byte(`{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T22:05:00.000Z","state":"succeeded","trigger":"schedule","node":"n1",` +
-		`"owner":"n1","attempt":1,"token":123456,"created_at":"2026-11-20T22:05:00.001Z","started_at":"2026-11-20T22:05:00.002Z",` +
-		`"ended_at":"2026-11-20T22:05:00.003Z","exit_code":0,"lateness_ms":2}`)
-	b.ReportAllocs()
-
-	for b.Loop() {
-		if record.StateOf(value) != task.Succeeded {
-			b.Fatal("not found")
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		}
 
 		for i := range p.changes {
-			watchAnew(p.changes[i].task, func(a *taskstate.Attempt) bool { return a.Node == node })
+			s.watchAnew(p.changes[i].task, func(a *taskstate.Attempt) bool { return a.Node == node })
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 
 	if t.Holds(k.Run) {
 		// The attempt is known: what was read of it is out of date.
-		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == k.Run })
+		s.watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == k.Run })
 		return t
 	}
 
@@ -125,10 +125,11 @@ func (s *shardState) forgetTask(t *taskstate.Task) {
 
 // watchAnew discards what was read of the attempts for which the function returns true. They are read again
 // from the start, so the time until an attempt is lost starts over.
-func watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
+func (s *shardState) watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
 	for _, a := range t.Active() {
 		if which(a) {
 			a.Watch = nil
+			s.rows.Touch(t)
 		}
 	}
 }

@@ -14,8 +14,6 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
 		s.rows.NoteDead(t, ev)
-		left, known := s.rows.DeadRuns(t)
-		s.failures.NoteDismissed(t, ev, left, known)
 		s.dropTask(t)
 	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod

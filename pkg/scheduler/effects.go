@@ -125,14 +125,16 @@ func (e ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
 
 // cancelAsked requests that the node of an attempt ends it.
 type cancelAsked struct {
+	task        *taskstate.Task
 	attempt     *taskstate.Attempt
 	who, reason string // who is the user who cancelled the run, or empty
 }
 
 func (e cancelAsked) writeTo(c *store.Commit) { c.AskCancel(e.attempt.Watch.Held, e.who, e.reason) }
 
-func (e cancelAsked) applyTo(*shardState, int64, time.Time) {
+func (e cancelAsked) applyTo(s *shardState, _ int64, _ time.Time) {
 	e.attempt.Watch.Ask, e.attempt.Watch.Asked = false, true
+	s.rows.Touch(e.task)
 }
 
 // runLost ends an attempt whose node is gone. If the run is retried, next is its next attempt, which waits

@@ -14,10 +14,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
-	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
@@ -76,12 +75,10 @@ type Engine struct {
 	scans        *activescan.Scanner
 	trims        *retention.Trimmer
 	ttlDeleter   *retention.Deleter
-	failures     *failures.Reader
 	pastRuns     *pastruns.Reader
 	reconciler   *reconcile.Reconciler
 	patience     time.Duration // differencePatience; shorter in tests
-	recent       board.Recent
-	board        *board.Collector
+	recent       metrics.Recent
 	pace         *pace.Limiter
 	scanLimit    *scanlimit.Limiter
 	loads        slots
@@ -129,9 +126,7 @@ func New(cfg Config) *Engine {
 		e.reconciler.Period = cfg.Reconcile
 	}
 
-	e.board = board.NewCollector(cfg.Node, &e.recent, e.boardWorkers)
-	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
-	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), board.OverdueAfter) != nil }, cfg.Logger)
+	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 	e.scanLimit = scanlimit.New()
 
@@ -182,7 +177,6 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.scans.Run(ctx) })
 	g.Go(func() error { return e.trims.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
-	g.Go(func() error { return e.failures.Run(ctx) })
 	g.Go(func() error { return e.pastRuns.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
 	g.Go(func() error { return e.reconciler.Run(ctx) })

@@ -18,7 +18,12 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 	for _, t := range s.toExamine {
 		for _, a := range t.Active() {
 			_, present := s.placement.Present(a.Node)
+			wasAway := a.IsAway()
 			step := absence.Examine(t, a, present, now, s.clearedAfter, cleared)
+			if a.IsAway() != wasAway {
+				s.rows.Touch(t)
+			}
+
 			switch {
 			case step.Prove != "":
 				if !slices.Contains(unknown, step.Prove) {
@@ -45,6 +50,7 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 		s.addNotice(notice{kind: attemptUnreadable, task: r.Task.FullName(), run: r.Attempt.Run, err: v.Err})
 	}
 
+	s.rows.Touch(r.Task)
 	if r.Apply(v, read) {
 		s.examineAgainAt(r.Task, now.Add(s.clearedAfter))
 	}

@@ -96,7 +96,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 func (w *worker) requestMissingPast() {
 	w.state.rows.Flush(w.state.applied)
 
-	if known, rows := w.state.rows.Index.Collected(); known < rows {
+	if w.state.rows.Index.Size().Unread > 0 {
 		w.requestPast()
 	}
 }

@@ -195,7 +195,6 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		c := &p.changes[i]
 		if c.entry != nil {
 			s.rows.Touch(c.task)
-			s.census.Count(c.task)
 			s.rescheduleTask(c.task)
 			s.noteDecided(c.task)
 		}

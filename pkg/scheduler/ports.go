@@ -50,7 +50,7 @@ var openNamespace = task.Namespace{RunAs: []string{"*"}, Groups: []string{"*"}, 
 // Namespace implements Namespaces.
 func (OpenNamespaces) Namespace(string) *task.Namespace { return &openNamespace }
 
-// endCounter counts how runs end, for the board.
+// endCounter counts how runs end.
 type endCounter interface {
 	AddEnded(now time.Time, failed bool)
 }

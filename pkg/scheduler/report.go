@@ -2,8 +2,6 @@ package scheduler
 
 import (
 	"go.uber.org/zap"
-
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
 // logNotices logs and counts the notices of the shard, and publishes its gauges.
@@ -48,7 +46,7 @@ func (w *worker) logNotices() {
 func (w *worker) publishGauges() {
 	var now published
 	if w.state.owner {
-		now = published{waiting: w.state.queued, unreadable: w.state.census.Of[taskstate.Unreadable], aside: len(w.state.aside.retryAt)}
+		now = published{waiting: w.state.queued, unreadable: w.state.rows.Index.Size().Unreadable, aside: len(w.state.aside.retryAt)}
 	}
 
 	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))

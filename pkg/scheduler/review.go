@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
@@ -69,29 +68,6 @@ func (w *worker) CompareRuns(runs []store.ActiveKey, rev int64) bool {
 
 func (w *worker) CompareHistory(page []store.ShardEvent) bool {
 	return w.offerReview(historyPage(page))
-}
-
-// earlierFailures are tasks that were failing before the shard was opened.
-type earlierFailures struct {
-	found   *failures.Found
-	opening int64 // the value of worker.openings when they were requested
-}
-
-// requestFailures returns a request for the tasks that were failing before this opening of the shard.
-func (w *worker) requestFailures() failures.Request {
-	opening := w.openings.Load()
-
-	return failures.Request{Shard: w.state.Shard, Deliver: func(found *failures.Found) bool {
-		return w.offerReview(earlierFailures{found, opening})
-	}}
-}
-
-func (r earlierFailures) reviewBy(_ context.Context, w *worker) error {
-	// If the shard was opened again since, that opening has made its own request.
-	if r.opening == w.openings.Load() {
-		w.state.failures.Restore(r.found, &w.state.Tasks)
-	}
-	return nil
 }
 
 // recordListing is a listing of all keys of the shard, without its history.

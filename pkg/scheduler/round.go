@@ -186,7 +186,7 @@ func (w *worker) runRound(ctx context.Context) error {
 // namespacesRetry is the time after which a worker asks again for the records of the namespaces.
 const namespacesRetry = 100 * time.Millisecond
 
-// observePlan updates metrics and the board's counts with what the plan has decided. Its commit has
+// observePlan updates metrics and the counts of the last minute with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
 	w.e.metrics.CountOutcomes(metrics.Outcomes{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,18 +20,23 @@ import (
 // the whole state. It returns the differences. It leaves out what follows from ends of runs.
 func (w *worker) rowFaults() (faults []string) {
 	want := map[string]readmodel.Row{}
+	var size readmodel.Size
 	paused := 0
 
 	for t := range w.state.Tasks.All() {
 		name := t.FullName()
 		if !t.Present {
-			if t.Row != readmodel.NoSlot {
-				faults = append(faults, fmt.Sprintf("%s has a row but no entry", name))
+			if hasRuns := t.Activity != nil && len(t.Active())+len(t.Queue()) > 0; (t.Row != readmodel.NoSlot) != hasRuns {
+				faults = append(faults, fmt.Sprintf("%s has no entry; its row is in slot %d, it has runs: %t", name, t.Row, hasRuns))
 			}
 			continue
 		}
 
 		want[name] = rowOfState(t)
+		size.Rows++
+		if t.Bad {
+			size.Unreadable++
+		}
 		if want[name].Flags.Has(readmodel.Paused) {
 			paused++
 		}
@@ -42,6 +48,9 @@ func (w *worker) rowFaults() (faults []string) {
 		delete(want, r.Name)
 		is.LastEnd, is.LastSuccess, is.Duration, is.Lateness, is.Failures, is.Last = r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last
 		is.Flags |= r.Flags & (readmodel.Failing | readmodel.History)
+		if !r.Flags.Has(readmodel.History) {
+			size.Unread++
+		}
 
 		if got := fmt.Sprintf("%+v", *r); got != fmt.Sprintf("%+v", is) {
 			faults = append(faults, fmt.Sprintf("the row is\n%s, want\n%+v", got, is))
@@ -52,17 +61,105 @@ func (w *worker) rowFaults() (faults []string) {
 		faults = append(faults, fmt.Sprintf("%s has no row", name))
 	}
 
+	if got := w.state.rows.Index.Size(); got != size {
+		faults = append(faults, fmt.Sprintf("the size is %+v, want %+v", got, size))
+	}
+
 	q := &readmodel.Query{}
 	if got := w.state.rows.Index.Scan(q, 0, readmodel.NewFirst(q)); got.Paused != paused {
 		faults = append(faults, fmt.Sprintf("%d tasks are paused, want %d", got.Paused, paused))
 	}
 
+	if got, want := w.runsOnBoard(), w.runsOfState(); !slices.Equal(got, want) {
+		extra := slices.DeleteFunc(slices.Clone(got), func(text string) bool { return slices.Contains(want, text) })
+		lacks := slices.DeleteFunc(want, func(text string) bool { return slices.Contains(got, text) })
+		faults = append(faults, fmt.Sprintf("the board has %q, and lacks %q", extra, lacks))
+	}
+
 	return faults
+}
+
+// runsOnBoard describes the runs that boards show of the shard.
+func (w *worker) runsOnBoard() (list []string) {
+	scan := readmodel.NewScan(&readmodel.Query{Board: &readmodel.BoardRange{Limit: 100_000}}, "n1")
+	scan.Add(readmodel.ShardAnswer{}, w.state.rows.Index)
+	b := scan.Answer().Board
+
+	for _, r := range b.Lists.Active {
+		list = append(list, fmt.Sprintf("%s/%s %s on %s, since %s, ending %t", r.Namespace, r.Task, r.Run, r.Node, r.Since, r.Ending))
+	}
+	for _, r := range b.Lists.Away {
+		list = append(list, fmt.Sprintf("%s/%s %s away on %s, since %s, ending %t", r.Namespace, r.Task, r.Run, r.Node, r.Since, r.Ending))
+	}
+	for _, q := range b.Lists.Waits {
+		list = append(list, fmt.Sprintf("%s/%s %s waits: %s", q.Namespace, q.Task, q.Run, q.Reason))
+	}
+	slices.Sort(list)
+
+	return append(list, fmt.Sprintf("%d attempts, %d away, waiting %v", b.Counts.ActiveCount, b.Counts.AwayCount, b.Counts.Waiting))
+}
+
+// runsOfState is runsOnBoard from the whole state. Boards list the first hundred runs of each kind of a task.
+func (w *worker) runsOfState() (list []string) {
+	const most = 100
+	attempts, away, waiting := 0, 0, map[string]int{}
+
+	for t := range w.state.Tasks.All() {
+		var active, gone, waits []string // each begins with what it is sorted by
+
+		for _, a := range t.Active() {
+			since := task.Time{}
+			if !a.Found {
+				since = task.At(taskstate.Instant(a.Since))
+			}
+
+			text := func(where string) string {
+				return fmt.Sprintf("%020d %s\n%s %s %s %s, since %s, ending %t", a.Since, a.Run, t.FullName(), a.Run, where, a.Node, since, a.Watch != nil && a.Watch.Asked)
+			}
+
+			attempts++
+			if a.Watch != nil && !a.Watch.Since.IsZero() {
+				gone = append(gone, text("away on"))
+				away++
+			} else {
+				active = append(active, text("on"))
+			}
+		}
+
+		held := t.Policy != nil && len(t.Active()) > 0 && !t.Policy.Rule.Free(t.Doing(0))
+		for _, q := range t.Queue() {
+			if q.UnderWay() {
+				continue
+			}
+
+			reason := q.Reason
+			if held && reason == task.ReasonNoNode {
+				reason = task.ReasonOverlap
+			}
+			waits = append(waits, fmt.Sprintf("%d %s\n%s %s waits: %s", task.WaitUrgency(reason, q.Unsent), q.ID, t.FullName(), q.ID, reason))
+			waiting[reason]++
+		}
+
+		for _, runs := range [][]string{active, gone, waits} {
+			slices.Sort(runs)
+			for _, text := range runs[:min(len(runs), most)] {
+				_, text, _ = strings.Cut(text, "\n")
+				list = append(list, text)
+			}
+		}
+	}
+	slices.Sort(list)
+
+	return append(list, fmt.Sprintf("%d attempts, %d away, waiting %v", attempts, away, waiting))
 }
 
 // rowOfState returns the row of a task without what follows from ends of runs. It counts runs by their ids.
 func rowOfState(t *taskstate.Task) readmodel.Row {
 	r := readmodel.Row{Name: t.FullName(), Next: t.Next}
+	if t.Next != 0 {
+		r.Delay = readmodel.Milliseconds(time.Duration(t.Due(t.Next)-t.Next) * time.Millisecond)
+	}
+
 	if t.Policy != nil && t.Policy.Labels != nil {
 		r.Labels = t.Policy.Labels.All
 	}
@@ -107,7 +204,7 @@ func rowOfState(t *taskstate.Task) readmodel.Row {
 		}
 	}
 
-	r.Active, r.Waiting = uint16(min(len(active), readmodel.MaxRuns)), uint16(min(len(waiting), readmodel.MaxRuns))
+	r.Active, r.Waiting = readmodel.Count(len(active)), readmodel.Count(len(waiting))
 
 	return r
 }
@@ -236,7 +333,7 @@ func faultsOfEnds(r readmodel.Row, history, dead []end, keep int) (faults []stri
 	if success.run != "" {
 		run, _ := record.DecodeRunValue(success.value)
 		mayBeTrimmed := since >= keep // failures since then
-		if want := run.EndedAt.Truncate(time.Second).UnixMilli(); r.LastSuccess != want || int(r.Failures) != failures && (!mayBeTrimmed || int(r.Failures) < failures) {
+		if want := readmodel.Seconds(run.EndedAt.UnixMilli()); r.LastSuccess != want || int(r.Failures) != failures && (!mayBeTrimmed || int(r.Failures) < failures) {
 			faults = append(faults, fmt.Sprintf("the last success was %d and %d runs have failed since, want %d and %d", r.LastSuccess, r.Failures, want, failures))
 		}
 	} else if r.LastSuccess == 0 && int(r.Failures) < failures { // else the record of the last success was trimmed

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
 	"github.com/carillonhq/carillon/pkg/scheduler/rows"
@@ -71,14 +70,10 @@ type shardState struct {
 
 	limits nslimits.Checks // of tasks by the records of their namespaces
 
-	// failures are the failing tasks, for the board only.
-	failures failures.Set
-
 	// rows writes what queries read. It is a port: nothing is read from it.
 	rows rows.Writer
 
-	census taskstate.Census // number of tasks of each kind
-	queued int              // number of runs in queues
+	queued int // number of runs in queues
 
 	notices []notice // messages that the worker logs
 }
@@ -102,7 +97,7 @@ func (s *shardState) forgetTasks() {
 
 	s.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
-	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
+	s.active = taskstate.ActiveTasks{}
 	s.agenda = agenda{lastRound: s.lastRound}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.aside = setAsideTasks{retryAt: map[*taskstate.Task]int64{}}
@@ -123,11 +118,10 @@ func (s *shardState) releaseAll() {
 
 	s.tokens.Leave()
 
-	// The board may refer to the worker long after the shard has moved. Release the memory of the tasks
-	// now.
+	// A worker that has ended is not dropped at once. Release the memory of the tasks now.
 	s.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
 	s.aside = setAsideTasks{}
-	s.census, s.queued, s.rows = taskstate.Census{}, 0, rows.NewWriter()
+	s.queued, s.rows = 0, rows.NewWriter()
 }
 
 // A notice is a message for people, which the worker logs. Some notices are also counted. Fields that do

@@ -242,7 +242,7 @@ func (h *testWorker) readPast() {
 	h.served.Store(&served{index: h.state.rows.Index})
 	h.requestPast()
 	for {
-		if known, rows := h.state.rows.Index.Collected(); known == rows {
+		if h.state.rows.Index.Size().Unread == 0 {
 			return
 		}
 		select {
@@ -367,7 +367,7 @@ func (p *play) createNamed(name string) {
 	shape, _ := one(p, []option{func(*task.Task) {}, func(*task.Task) {}, parts(3), on("node = n9")})
 	retry, _ := one(p, []option{func(*task.Task) {}, retries(2, 2*time.Second, task.Failed)})
 	history, _ := one(p, []task.History{{Keep: 1, Record: task.RecordAll}, {Keep: 3, Record: task.RecordFailures}, {Keep: 20, Record: task.RecordAll}})
-	jitter, _ := one(p, []time.Duration{0, 0, 0})
+	jitter, _ := one(p, []time.Duration{0, time.Second, 3 * time.Second})
 
 	p.say("%s is created: %s, %+v", name, schedule, history)
 	p.uids++

@@ -3,7 +3,7 @@ package scheduler
 import (
 	"context"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -18,7 +18,7 @@ type Store interface {
 	attemptReader
 	reconcile.Store
 	recordReader
-	failures.Outcomes
+	pastruns.Store
 	retention.HistoryTrimmer
 	retention.TaskExpirer
 }

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
@@ -51,9 +50,6 @@ type worker struct {
 
 	// batches delivers the events of the shard's watch during the current serving.
 	batches <-chan store.ShardBatch
-	// summaryRequests holds at most one request for a summary for the board. The worker answers it between
-	// two rounds.
-	summaryRequests chan *board.Summary
 	// reviews holds what was read of the shard, for comparison with the worker's state. It has four slots.
 	reviews chan review
 	// recordDiffs and runDiffs are differences that the latest comparisons found, of records and of active
@@ -74,7 +70,7 @@ type worker struct {
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
+		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4),
 	}
 	w.state = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
@@ -315,7 +311,6 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 
 			w.serving.Store(true)
 			w.served.Store(&served{w.state.rows.Index, watch})
-			w.e.failures.Request(w.requestFailures())
 			w.requestPast()
 		case r := <-w.reviews:
 			if scanned {
@@ -323,10 +318,6 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 					return err
 				}
 			}
-		case g := <-w.summaryRequests:
-			// A summary changes nothing, so it needs no round.
-			w.state.addToBoard(g)
-			continue
 		case <-w.wakeSignal:
 			w.state.examineAll()
 		case <-timer.C:

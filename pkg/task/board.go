@@ -1,16 +1,12 @@
 package task
 
-import (
-	"math/bits"
-	"slices"
-	"time"
-)
+import "math/bits"
 
 // Board is an overview of a cluster for operators: problems, future ticks, active runs and nodes. It is
-// assembled from the memory of the scheduling nodes. Its lists are limited to the requested length, and its
-// counts cover everything.
+// assembled from the memory of the scheduling nodes. Its lists are limited to the requested length, and each of them
+// contains at most 100 runs of one task. Its counts cover everything that the caller may read.
 type Board struct {
-	At      Time     `json:"at" doc:"The time of the answer, by the clock of the node that answers."`
+	At      Time     `json:"at" doc:"When the scheduling nodes were asked, by the clock of the node that answers. While they are busy with other queries, you get the last board."`
 	Node    string   `json:"node" doc:"The node that answers."`
 	Version string   `json:"version" doc:"The version of Carillon on that node."`
 	Cluster string   `json:"cluster" doc:"The cluster's id."`
@@ -33,61 +29,13 @@ type Board struct {
 	Nodes []BoardNode `json:"nodes"`
 }
 
-// BoardPart is one node's contribution to the board.
-type BoardPart struct {
-	Node   string             `json:"node"`
-	At     Time               `json:"at"`
-	Shards []BoardShardCounts `json:"shards" doc:"The shards that the node owns."`
-	BoardLists
-	Tally Tally `json:"tally"`
-}
-
-// BoardShardCounts are the counts of one shard, as its owner has them.
-type BoardShardCounts struct {
-	Shard int   `json:"shard"`
-	Owner int64 `json:"owner" doc:"The mod revision of the owner key under which the node serves the shard. If two nodes serve it, the greater one counts."`
-	// Unknown is set if the owner's worker has not said anything yet, so that the counts of its tasks are missing.
-	Unknown bool `json:"unknown,omitempty"`
-	BoardCounts
-}
-
-// Counts returns the sums over all shards of the part.
-func (p BoardPart) Counts() BoardCounts {
-	var sum BoardCounts
-	for _, s := range p.Shards {
-		sum.Add(s.BoardCounts)
-	}
-
-	return sum
-}
-
-// BoardQuery says what a node is asked to add to a board.
-type BoardQuery struct {
-	Span  time.Duration // how far ahead ticks are listed
-	Limit int           // the maximum number of items in each list
-	// Within are the namespaces that the caller may read, in order; nil: all. The counts of tasks, paused and unreadable
-	// tasks and the tally of the last minute are of all namespaces, so they are 0 then.
-	Within []string
-}
-
-// Includes reports whether the tasks of a namespace are included.
-func (q *BoardQuery) Includes(namespace string) bool {
-	if q.Within == nil {
-		return true
-	}
-
-	_, found := slices.BinarySearch(q.Within, namespace)
-
-	return found
-}
-
 // BoardCounts are the counts of the board. They can be added up over nodes.
 type BoardCounts struct {
 	Serving      int            `json:"shards_served" doc:"Shards that are loaded and active."`
 	Tasks        int            `json:"tasks"`
 	Paused       int            `json:"paused"`
 	Unreadable   int            `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
-	FailingCount int            `json:"failing_count" doc:"Tasks whose last ended run failed, timed out or was lost."`
+	FailingCount int            `json:"failing_count" doc:"Tasks with a dead run after which no run has succeeded."`
 	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that was due more than two seconds ago and is still undecided."`
 	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes."`
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
@@ -112,7 +60,7 @@ func (c *BoardCounts) Add(d BoardCounts) {
 // BoardLists are the beginnings of the board's lists.
 type BoardLists struct {
 	Stuck   []BoardShard   `json:"stuck" doc:"Shards that make no progress although a tick is due, because they are being loaded or are stuck. The longest first."`
-	Failing []BoardFailing `json:"failing" doc:"The latest failure first."`
+	Failing []BoardFailing `json:"failing" doc:"Tasks with a dead run after which no run has succeeded, with the last failure; the latest failure first."`
 	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
 	Away    []BoardRun     `json:"away" doc:"The oldest first."`
 	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come first, then runs whose requests were not sent."`
@@ -128,18 +76,18 @@ type BoardShard struct {
 	Loading bool   `json:"loading,omitempty"`
 }
 
-// BoardFailing is a task whose last ended run failed, timed out or was lost, and was neither dismissed nor
-// retried.
+// BoardFailing is a failing task: it has a dead run after which no run has succeeded. The other fields describe its last
+// failure.
 type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
-	Run       string `json:"run"`
+	Run       string `json:"run" doc:"The run that failed last; empty if it is not known."`
 	State     State  `json:"state"`
 	Reason    string `json:"reason,omitempty"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Node      string `json:"node,omitempty"`
 	EndedAt   Time   `json:"ended_at"`
-	InARow    int    `json:"in_a_row" doc:"The minimum number of consecutive runs that ended this way. The owner of the shard counts them since it became the owner."`
+	InARow    int    `json:"in_a_row" doc:"How many runs have failed since the last success, as far as the owner of the shard knows."`
 }
 
 // BoardTick is a tick of a task.

@@ -106,7 +106,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/schema": {"pkg/internal/schedule", "pkg/task"},
 
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/logins", "pkg/internal/oidclogin", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/load", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/api/accesscontrol", "pkg/internal/authority", "pkg/store/eventlog"},
 	// ui shows in pages what the API answers, through client. It asks access and authority only whose session a request has
 	// and which buttons to offer.
 	"pkg/internal/ui": {"pkg/client", "pkg/internal/access", "pkg/internal/authority", "pkg/internal/manifest", "pkg/internal/overview", "pkg/internal/schedule", "pkg/internal/wording", "pkg/task"},
@@ -119,7 +119,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/peers":   {"pkg/client", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// ask asks the owners of shards.
-	"pkg/internal/api/ask":      {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/ask":      {"pkg/client", "pkg/internal/access", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/views", "pkg/internal/readmodel", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/tasks":    {"pkg/client", "pkg/internal/ledger", "pkg/internal/api/ask", "pkg/internal/readmodel", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/runstats", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access", "pkg/internal/authority"},
 	"pkg/internal/api/attempts": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
 	// logins lets people sign in with the identity providers of oidclogin, which knows nothing of the cluster.
@@ -137,7 +137,6 @@ var allowedImports = map[string][]string{
 	"pkg/internal/api/nodes":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task", "pkg/internal/access"},
 	// cluster lets package audit check the live cluster.
 	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/ask", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/etcdadmin", "pkg/store/record", "pkg/task", "pkg/internal/access"},
-	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task", "pkg/internal/access"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: its caller reads the records.
@@ -146,7 +145,7 @@ var allowedImports = map[string][]string{
 	"pkg/internal/ledger": {"pkg/task"},
 	// runstats sums up records.
 	"pkg/internal/runstats": {"pkg/client", "pkg/task"},
-	"pkg/scheduler":         {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/histories", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/pastruns", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/rows", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":         {"pkg/scheduler/absence", "pkg/scheduler/activescan", "pkg/scheduler/definition", "pkg/scheduler/fanout", "pkg/scheduler/feed", "pkg/scheduler/known", "pkg/scheduler/metrics", "pkg/scheduler/nslimits", "pkg/scheduler/pace", "pkg/scheduler/pastruns", "pkg/scheduler/placement", "pkg/scheduler/reconcile", "pkg/scheduler/retention", "pkg/scheduler/rows", "pkg/scheduler/scanlimit", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs. It does not depend on shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -167,8 +166,6 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// definition parses entries, and does not depend on shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
-	// failures records which tasks fail, and reads which failed before. No decision depends on it.
-	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/histories", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// known holds the known records of a shard, and compares them with those in etcd.
 	"pkg/scheduler/known": {"pkg/scheduler/definition", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
 	// reconcile lists keys, and passes them to the owners of shards.
@@ -181,12 +178,8 @@ var allowedImports = map[string][]string{
 	"pkg/scheduler/fanout": {"pkg/scheduler/taskstate", "pkg/task"},
 	// feed follows a shard for its worker.
 	"pkg/scheduler/feed": {"pkg/store"},
-	// histories reads how runs ended.
-	"pkg/scheduler/histories": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
 	// metrics counts what workers do.
-	"pkg/scheduler/metrics": {"pkg/store"},
-	// board makes, collects and combines the summaries of shards.
-	"pkg/scheduler/board": {"pkg/scheduler/taskstate", "pkg/task"},
+	"pkg/scheduler/metrics": {"pkg/store", "pkg/task"},
 
 	"election": {"pkg/kv"},
 	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
@@ -338,7 +331,6 @@ var deterministicParts = map[string]shell{
 	"pkg/internal/overview":    {},
 	"pkg/scheduler/absence":    {},
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
-	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
 	"pkg/scheduler/fanout":     {},
 	"pkg/scheduler/known":      {},
 	"pkg/scheduler/nslimits":   {},
@@ -348,7 +340,7 @@ var deterministicParts = map[string]shell{
 	"pkg/store/events":         {},
 	"pkg/scheduler": {
 		files: []string{
-			"ask.go", "board.go", "engine.go", "known_freezes.go", "past_runs.go",
+			"ask.go", "engine.go", "known_freezes.go", "past_runs.go",
 			"preload.go", "read_attempts.go", "read_histories.go", "report.go", "review.go",
 			"revised.go", "round.go", "stall.go", "store.go", "worker.go",
 		},

@@ -16,7 +16,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/accesscontrol"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
-	"github.com/carillonhq/carillon/pkg/internal/api/board"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
 	"github.com/carillonhq/carillon/pkg/internal/api/events"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -99,9 +98,6 @@ type Config struct {
 	MostScanned int
 	// Ready, if set, returns an error that explains why the node is not ready.
 	Ready func() error
-	// Board returns this node's part of the board, with the ticks of a time span and at most limit items in each
-	// list. It is nil if the node does not schedule.
-	Board func(ctx context.Context, q task.BoardQuery) task.BoardPart
 	// Ask answers a query about tasks for the shards of this node, apart from those in without. It is nil if the node does
 	// not schedule.
 	Ask func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error)
@@ -262,7 +258,7 @@ type server struct {
 	attempts *attempts.Handlers
 	nodes    *nodes.Handlers
 	cluster  *cluster.Handlers
-	board    *board.Handlers
+	board    *ask.Boards
 	load     *load.Handlers
 	secrets  *secrets.Handlers
 	control  *accesscontrol.Handlers
@@ -318,9 +314,8 @@ func newServer(cfg Config) *server {
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
 		BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },
 	}
-	s.board = &board.Handlers{
-		Store: cfg.Store, Cluster: cfg.Cluster, Ref: cfg.Ref, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
-		Part: cfg.Board, Status: s.cluster.Status,
+	s.board = &ask.Boards{
+		Asker: s.asker, Store: cfg.Store, Cluster: cfg.Cluster, Version: cfg.Version, Status: s.cluster.Status, AddProgress: s.attempts.AddToBoard,
 	}
 	s.load = &load.Handlers{Asker: s.asker, Now: now}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}

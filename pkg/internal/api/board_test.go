@@ -2,9 +2,9 @@ package api_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,33 +14,37 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// part is a node's part of the board.
-type part = func(ctx context.Context, q task.BoardQuery) task.BoardPart
+// partOf returns what a node answers for its shard about the board: a tick, a run and a failing task, one second apart from
+// node to node.
+func partOf(node string, n int, asked *atomic.Int32) ask {
+	return func(_ context.Context, q *readmodel.Query, _ []int) (readmodel.NodeAnswer, error) {
+		a := readmodel.NodeAnswer{Node: node, Shards: []readmodel.ShardAnswer{{Shard: n, Owner: int64(n)}}}
+		if q.Board == nil {
+			return a, nil
+		}
 
-// partOf returns a part with a tick, a run and a failing task, one second apart from node to node.
-func partOf(node string, n int, asked *atomic.Int32) part {
-	return func(_ context.Context, q task.BoardQuery) task.BoardPart {
 		asked.Add(1)
 		at := func(s int) task.Time { return task.At(time.Date(2026, 11, 20, 22, 5, 10*s+n, 0, time.UTC)) }
 		late := make([]int64, 4)
 		late[n] = 50
-		p := task.BoardPart{
-			Node: node, At: at(0),
-			Shards: []task.BoardShardCounts{{Shard: n, Owner: int64(n), BoardCounts: task.BoardCounts{Serving: n, Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}}}},
+		a.Board = &readmodel.BoardAnswer{
+			Counts: task.BoardCounts{Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}},
 			Tally:  task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
 		}
-		for i := range q.Limit {
-			p.Next = append(p.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
+
+		l := &a.Board.Lists
+		for i := range q.Board.Limit {
+			l.Next = append(l.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
 		}
+		l.Failing = []task.BoardFailing{{Namespace: "default", Task: node, EndedAt: at(0), State: task.Failed}}
+		l.Active = []task.BoardRun{{Namespace: "default", Task: node, Since: at(1)}}
+		l.Waits = []task.BoardWait{{Task: node, Run: fmt.Sprint(n), Reason: []string{"", task.ReasonRetry, task.ReasonNoNode}[n]}}
 
-		p.Failing = []task.BoardFailing{{Namespace: "default", Task: node, EndedAt: at(0), State: task.Failed}}
-		p.Active = []task.BoardRun{{Namespace: "default", Task: node, Since: at(1)}}
-		p.Waits = []task.BoardWait{{Task: node, Run: fmt.Sprint(n), Reason: []string{"", task.ReasonRetry, task.ReasonNoNode}[n]}}
-
-		return p
+		return a, nil
 	}
 }
 
@@ -69,11 +73,11 @@ func TestBoard_PanicInAPartIs500(t *testing.T) {
 	var panics atomic.Bool
 	panics.Store(true)
 	w := newWorld(t)
-	w.parts = map[string]part{"node-b": func(context.Context, task.BoardQuery) task.BoardPart {
+	w.owners = map[string]ask{"node-b": func(context.Context, *readmodel.Query, []int) (readmodel.NodeAnswer, error) {
 		if panics.Load() {
 			panic("on purpose")
 		}
-		return task.BoardPart{Node: "node-b"}
+		return readmodel.NodeAnswer{Node: "node-b"}, nil
 	}}
 
 	api := w.client(w.serve("node-b"))
@@ -91,16 +95,12 @@ func TestBoard_PanicInAPartIs500(t *testing.T) {
 func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 	w := newWorld(t)
 	var asked atomic.Int32
-	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked), "node-c": partOf("node-c", 2, &asked)}
+	w.owners = map[string]ask{"node-a": nil, "node-b": partOf("node-b", 1, &asked), "node-c": partOf("node-c", 2, &asked)}
 
-	urls := map[string]string{"node-a": w.url, "node-b": w.serve("node-b"), "node-c": w.serve("node-c")}
-	for name, url := range urls {
-		w.present(name, url)
-	}
-
+	urls := w.fleet()
 	for name, url := range urls {
 		b := w.boardWhen(w.client(url), client.BoardOptions{Limit: 3}, nobodySilent)
-		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || len(b.Silent) != 0 || b.ShardCount != shards {
+		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || len(b.Silent) != 0 || b.ShardCount != shards || b.Serving != 2 || len(b.Missing) != shards-2 {
 			t.Errorf("by %s: %+v", name, b)
 		}
 
@@ -121,67 +121,76 @@ func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 			t.Errorf("by %s: the last minute: %+v", name, r)
 		}
 
-		if n := b.Nodes[2]; len(b.Nodes) != 3 || n.Name != "node-c" || n.Serving != 2 || n.Recent.Fired != 50 || n.Slots != 4 {
+		if n := b.Nodes[2]; len(b.Nodes) != 3 || n.Name != "node-c" || n.Serving != 1 || n.Recent.Fired != 50 || n.Slots != 4 {
 			t.Errorf("by %s: %+v", name, b.Nodes)
 		}
 	}
-
-	r := w.do(request{method: "GET", path: "/v1/board?part=true"})
-	var p task.BoardPart
-	if must(t, json.Unmarshal([]byte(r.body), &p)); p.Node != "node-a" || p.Counts().Tasks != 0 {
-		t.Errorf("its own part: %s", r.body)
-	}
 }
 
-// While a shard moves, two nodes serve it. It is counted and shown once, as the newer owner has it.
+// While a shard moves, two nodes serve it. It is counted and shown once, as the newer owner has it, and the other shards of
+// the former owner are complete.
 func TestBoard_CountsAMovingShardOnce(t *testing.T) {
 	w := newWorld(t)
 	moving := ref("default", "a").Shard
 	kept := (moving + 1) % shards
-	w.create("a", "@daily")
-	if ref("default", "b").Shard == moving {
-		t.Fatal("both tasks are in one shard")
-	}
 
-	partOf := func(node string, owners map[int]int64) part {
-		return func(context.Context, task.BoardQuery) task.BoardPart {
-			p := task.BoardPart{Node: node, BoardLists: task.BoardLists{
-				Next:    []task.BoardTick{{Namespace: "default", Task: "a", Time: task.At(w.clock.now())}, {Namespace: "default", Task: "b", Time: task.At(w.clock.now())}},
-				Failing: []task.BoardFailing{{Namespace: "default", Task: "a", Node: node}},
-				Stuck:   []task.BoardShard{{ID: moving, Node: node}},
-			}}
-			for shard, owner := range owners {
-				p.Shards = append(p.Shards, task.BoardShardCounts{Shard: shard, Owner: owner, BoardCounts: task.BoardCounts{Serving: 1, Tasks: 10, ActiveCount: 1}})
+	// Each task is one of its shard. The former owner shows only as many as the board has room for.
+	partOf := func(node string, owners map[int]int64) ask {
+		return func(_ context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+			a := readmodel.NodeAnswer{Node: node, Board: &readmodel.BoardAnswer{}}
+			l := &a.Board.Lists
+
+			for _, shard := range slices.Sorted(maps.Keys(owners)) {
+				if slices.Contains(without, shard) {
+					continue
+				}
+
+				a.Shards = append(a.Shards, readmodel.ShardAnswer{Shard: shard, Owner: owners[shard]})
+				a.Board.Counts.Add(task.BoardCounts{Tasks: 10, ActiveCount: 1})
+				name := fmt.Sprint("in-", shard)
+				if len(l.Next) < q.Board.Limit {
+					l.Next = append(l.Next, task.BoardTick{Namespace: "default", Task: name, Time: task.At(w.clock.now())})
+				}
+				l.Failing = append(l.Failing, task.BoardFailing{Namespace: "default", Task: name, Node: node})
+				l.Stuck = append(l.Stuck, task.BoardShard{ID: shard, Node: node})
 			}
-			p.Shards = append(p.Shards, task.BoardShardCounts{Shard: (moving + 2) % shards, Owner: 9, Unknown: true, BoardCounts: task.BoardCounts{Serving: 1}})
 
-			return p
+			return a, nil
 		}
 	}
-	w.parts = map[string]part{"node-b": partOf("node-b", map[int]int64{moving: 5, kept: 6}), "node-c": partOf("node-c", map[int]int64{moving: 7})}
-	for name := range w.parts {
-		w.present(name, w.serve(name))
-	}
+	w.owners = map[string]ask{"node-a": nil, "node-b": partOf("node-b", map[int]int64{moving: 5, kept: 6}), "node-c": partOf("node-c", map[int]int64{moving: 7})}
+	w.fleet()
 
-	b := w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent)
-	if b.Tasks != 20 || b.ActiveCount != 2 || len(b.Missing) != shards-2 || slices.Contains(b.Missing, moving) || slices.Contains(b.Missing, kept) {
+	b := w.boardWhen(w.Client, client.BoardOptions{Limit: 2}, nobodySilent)
+	if b.Tasks != 20 || b.ActiveCount != 2 || len(b.Missing) != shards-2 || slices.Contains(b.Missing, moving) || slices.Contains(b.Missing, kept) || b.Serving != 2 {
 		t.Errorf("%d tasks, %d active, missing %v", b.Tasks, b.ActiveCount, b.Missing)
 	}
 
-	var next []string
+	var shown []string
 	for _, tick := range b.Next {
-		next = append(next, tick.Task)
+		shown = append(shown, tick.Task)
 	}
-	if strings.Join(next, " ") != "a b b" || len(b.Failing) != 1 || b.Failing[0].Node != "node-c" || len(b.Stuck) != 1 || b.Stuck[0].Node != "node-c" {
-		t.Errorf("next %v, failing %+v, stuck %+v", next, b.Failing, b.Stuck)
+	for _, f := range b.Failing {
+		shown = append(shown, f.Task+" by "+f.Node)
+	}
+	for _, s := range b.Stuck {
+		shown = append(shown, fmt.Sprint(s.ID, " by ", s.Node))
+	}
+	slices.Sort(shown)
+
+	in := func(shard int) string { return fmt.Sprint("in-", shard) }
+	want := []string{in(moving), in(kept), in(moving) + " by node-c", in(kept) + " by node-b", fmt.Sprint(moving, " by node-c"), fmt.Sprint(kept, " by node-b")}
+	slices.Sort(want)
+	if !slices.Equal(shown, want) {
+		t.Errorf("it shows %v, want %v", shown, want)
 	}
 }
 
 func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	var asked atomic.Int32
-	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
-	w.present("node-b", w.serve("node-b"))
+	w.owners = map[string]ask{"node-a": nil, "node-b": partOf("node-b", 1, &asked)}
+	w.fleet()
 	before := time.Now()
 	w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent) // from then on, etcd may be unavailable
 
@@ -199,8 +208,8 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var asked atomic.Int32
-	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked)}
-	b := w.serve("node-b")
+	w.owners = map[string]ask{"node-a": nil, "node-b": partOf("node-b", 1, &asked)}
+	b := w.fleet()["node-b"]
 	over := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -212,14 +221,12 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 	t.Cleanup(func() { close(over); hangs.Close() })
 	old := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(old.Close)
-	w.present("node-a", w.url)
-	w.present("node-b", b)
 	w.present("node-c", hangs.URL)
 	w.present("node-d", "http://127.0.0.1:1")
 	w.present("node-e", b) // another node answers there
 	w.present("node-f", old.URL)
 	w.put(w.store.Keys().Node("runner"), task.Node{Name: "runner", Address: "http://127.0.0.1:1", Roles: []string{task.RoleExecutor}})
-	want := []string{"node-c: no answer from", "node-d: at 127.0.0.1:1", `the statement is for another node: it is for "node-e"`, "node-f: version"}
+	want := []string{"node node-c: no answer from", "node node-d at 127.0.0.1:1", `the statement is for another node: it is for "node-e"`, "node node-f at"}
 	told := func(board task.Board) string {
 		var silent []string
 		for _, s := range board.Silent {
@@ -269,7 +276,7 @@ func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
 	w := newWorld(t)
 
-	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=1": "part", "within=default": "within", "x=1": "x"} {
+	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=true": "part", "within=default": "within", "x=1": "x"} {
 		if r := w.do(request{method: "GET", path: "/v1/board?" + query}); r.status != http.StatusUnprocessableEntity && r.status != http.StatusBadRequest || r.Field != field {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}
@@ -277,5 +284,70 @@ func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
 
 	if r := w.do(request{method: "GET", path: "/v1/board", noToken: true}); r.status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", r.status)
+	}
+}
+
+// While nodes are busy with other queries, the board is the last one, and says when it was made.
+func TestBoard_IsTheLastOneWhileOwnersAreBusy(t *testing.T) {
+	w := newWorld(t)
+	var asked atomic.Int32
+	var busy atomic.Bool
+	answer := partOf("node-b", 1, &asked)
+	w.owners = map[string]ask{"node-a": nil, "node-b": func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+		if busy.Load() {
+			return readmodel.NodeAnswer{}, &readmodel.Busy{Node: "node-b", RetryAfter: time.Minute}
+		}
+		return answer(ctx, q, without)
+	}}
+	w.fleet()
+	first := w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent)
+
+	busy.Store(true)
+	w.outdate()
+	w.clock.advance(7 * time.Second)
+
+	b, err := w.Board.Get(t.Context(), client.BoardOptions{})
+	must(t, err)
+	if b.Tasks != 10 || !b.At.Equal(first.At.Time) || len(b.Silent) != 0 {
+		t.Errorf("at %s: %d tasks, silent %v", b.At, b.Tasks, b.Silent)
+	}
+
+	// Nobody has asked for this one before.
+	_, err = w.Board.Get(t.Context(), client.BoardOptions{Limit: 7})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != http.StatusTooManyRequests {
+		t.Errorf("without a former board: %v", err)
+	}
+}
+
+// If no scheduling node answers, the board says so, and shows the nodes.
+func TestBoard_WithoutAnyAnswerNamesAllShards(t *testing.T) {
+	w := newWorld(t)
+	w.owners = map[string]ask{"node-a": nil}
+	w.fleet()
+	w.present("node-d", "http://127.0.0.1:1")
+
+	b := w.boardWhen(w.Client, client.BoardOptions{}, func(b task.Board) bool { return len(b.Silent) == 1 })
+	if len(b.Missing) != shards || b.Serving != 0 || b.Tasks != 0 || len(b.Nodes) != 2 || !b.Nodes[1].Silent || b.Next == nil {
+		t.Errorf("%+v", b)
+	}
+}
+
+// A caller who may read some namespaces gets exact counts of these, and nothing of the rest.
+func TestBoard_CountsWhatTheCallerMayRead(t *testing.T) {
+	w := newWorld(t)
+	for i := range 3 {
+		w.create(fmt.Sprint("a", i), "@daily")
+	}
+	w.owners = map[string]ask{"node-a": w.owning("node-a", 5, slices.Concat(evenShards, oddShards)...)}
+	w.fleet()
+	w.bind("user:dev", "viewer", "dev")
+	w.bind("user:default", "viewer", "default")
+
+	for who, want := range map[string]int{"user:dev": 0, "user:default": 3} {
+		w.secret = w.token(who)
+		b := w.boardWhen(w.client(w.url), client.BoardOptions{Span: 24 * time.Hour}, nobodySilent)
+		if b.Tasks != want || len(b.Next) != want || len(b.Missing) != 0 || b.Recent.Fired != 0 {
+			t.Errorf("%s gets %d tasks, %d next, missing %v", who, b.Tasks, len(b.Next), b.Missing)
+		}
 	}
 }

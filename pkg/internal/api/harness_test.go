@@ -133,7 +133,6 @@ type world struct {
 	strangers    map[string]bool // nodes that the others do not know
 	freezeWithin time.Duration   // 0: as usual
 	mostScanned  int             // 0: as usual
-	parts        map[string]part // of the board, by node
 	owners       map[string]ask  // what nodes answer for their shards, by node; without an entry, for all shards
 	restored     error           // why nothing may be changed
 	stubborn     error           // why nodes take no states
@@ -236,7 +235,6 @@ func (w *world) serve(node string) string {
 		Logins: w.logins, LoginRedirect: func(provider string) (string, error) {
 			return "http://127.0.0.1:7070" + client.LoginCallbackPath(provider), nil
 		},
-		Board:    w.parts[node],
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],
 		Nodes:    w.known,

@@ -8,26 +8,38 @@ import (
 // chunkRows is how many rows a scan reads under one lock. It takes some microseconds, and an owner that changes a row
 // waits no longer. A chunk of this size fits into the 8 KiB of the allocator, which needs eight bytes for itself. One
 // more row, and each chunk would take 9,472 bytes.
-const chunkRows = 127
+const chunkRows = 113
+
+// chunk is a part of the rows of an Index.
+type chunk struct {
+	rows     [chunkRows]Row
+	detailed [(chunkRows + 63) / 64]uint64 // by row, one bit: it has Details
+}
+
+// isDetailed reports whether a row has Details.
+func (c *chunk) isDetailed(i int) bool { return c.detailed[i/64]&(1<<(i%64)) != 0 }
 
 // Index holds the rows of one shard. Only the owner's goroutine changes it; any goroutine may scan it.
 type Index struct {
 	mu     sync.RWMutex
-	chunks []*[chunkRows]packedRow
+	chunks []*chunk
 	used   int     // slots that were ever used; a row without a name is free
 	free   []int32 // slots that can be used again
-	unread int     // rows whose last end is not known yet
-	rows   int
+	size   Size
+
+	// details holds, by slot, the Details of the rows that have any.
+	details map[int32]Details
 
 	applied atomic.Int64
 
 	recent recentRuns
+}
 
-	// pausedUntil holds, by slot, when pauses end that have an end. Nothing is written at that time.
-	pausedUntil map[int32]int64
-
-	// changing is the row that Change passes on, outside of calls without content. It saves an allocation for each change.
-	changing Row
+// Size is how many rows an Index has. Rows with the flag Gone do not count.
+type Size struct {
+	Rows       int // all rows
+	Unread     int // those whose last end is not known yet
+	Unreadable int // those of tasks whose entries cannot be read
 }
 
 // NoteApplied notes that the rows contain all changes of the shard up to a revision.
@@ -39,58 +51,65 @@ func (x *Index) HasApplied(revision int64) bool { return x.applied.Load() >= rev
 // NoSlot is the slot of a task that has no row yet.
 const NoSlot int32 = -1
 
-// Put stores a row and returns its slot. slot is that of the task's former row, or NoSlot. pausedUntil is when a pause
-// ends, in Unix milliseconds, or 0 if the task is not paused or the pause has no end.
-func (x *Index) Put(slot int32, r Row, pausedUntil int64) int32 {
+// Put stores a row and its details, and returns its slot. slot is that of the task's former row, or NoSlot.
+func (x *Index) Put(slot int32, r Row, d Details) int32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
 	if slot == NoSlot {
 		slot = x.newSlot()
-		x.rows++
-	} else if !x.at(slot).flags().Has(History) {
-		x.unread--
 	}
 
-	if !r.Flags.Has(History) {
-		x.unread++
-	}
-
-	*x.at(slot) = packRow(&r)
-
-	if pausedUntil == 0 {
-		delete(x.pausedUntil, slot)
-		return slot
-	}
-
-	if x.pausedUntil == nil {
-		x.pausedUntil = map[int32]int64{}
-	}
-	x.pausedUntil[slot] = pausedUntil
+	row := x.at(slot)
+	x.size.add(row, -1)
+	x.size.add(&r, 1)
+	*row = r
+	x.setDetails(slot, d)
 
 	return slot
 }
 
-// Change changes a row in its place. change must not block.
+// setDetails sets or clears the details of a row. Most rows have none, before and after; then it costs nothing.
+func (x *Index) setDetails(slot int32, d Details) {
+	c, i := x.chunks[slot/chunkRows], int(slot%chunkRows)
+
+	switch {
+	case d != Details{}:
+		if x.details == nil {
+			x.details = map[int32]Details{}
+		}
+		x.details[slot] = d
+		c.detailed[i/64] |= 1 << (i % 64)
+	case c.isDetailed(i):
+		delete(x.details, slot)
+		c.detailed[i/64] &^= 1 << (i % 64)
+	}
+}
+
+// add counts a row n times. A free slot does not count.
+func (s *Size) add(r *Row, n int) {
+	if r.Name == "" || r.Flags.Has(Gone) {
+		return
+	}
+
+	s.Rows += n
+	if !r.Flags.Has(History) {
+		s.Unread += n
+	}
+	if r.Flags.Has(Unreadable) {
+		s.Unreadable += n
+	}
+}
+
+// Change changes a row in its place. change must not block, and must not keep the row.
 func (x *Index) Change(slot int32, change func(r *Row)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
-	r, packed := &x.changing, x.at(slot)
-	packed.unpackTo(r)
-
-	if !r.Flags.Has(History) {
-		x.unread--
-	}
-
-	change(r)
-
-	if !r.Flags.Has(History) {
-		x.unread++
-	}
-
-	*packed = packRow(r)
-	*r = Row{} // it must not keep the labels and the name of a task in memory
+	row := x.at(slot)
+	x.size.add(row, -1)
+	change(row)
+	x.size.add(row, 1)
 }
 
 // newSlot returns a slot for a new row.
@@ -103,7 +122,7 @@ func (x *Index) newSlot() int32 {
 	}
 
 	if x.used == len(x.chunks)*chunkRows {
-		x.chunks = append(x.chunks, new([chunkRows]packedRow))
+		x.chunks = append(x.chunks, new(chunk))
 	}
 
 	x.used++
@@ -112,7 +131,7 @@ func (x *Index) newSlot() int32 {
 }
 
 // at returns the row in a slot.
-func (x *Index) at(slot int32) *packedRow { return &x.chunks[slot/chunkRows][slot%chunkRows] }
+func (x *Index) at(slot int32) *Row { return &x.chunks[slot/chunkRows].rows[slot%chunkRows] }
 
 // Remove removes the row in a slot. NoSlot is allowed.
 func (x *Index) Remove(slot int32) {
@@ -123,37 +142,32 @@ func (x *Index) Remove(slot int32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
-	if !x.at(slot).flags().Has(History) {
-		x.unread--
-	}
-
-	x.rows--
-	*x.at(slot) = packedRow{}
-	delete(x.pausedUntil, slot)
+	row := x.at(slot)
+	x.size.add(row, -1)
+	*row = Row{}
+	x.setDetails(slot, Details{})
 	x.free = append(x.free, slot)
 }
 
 // Row returns a copy of the row in a slot.
-func (x *Index) Row(slot int32) (r Row) {
+func (x *Index) Row(slot int32) Row {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 
-	x.at(slot).unpackTo(&r)
-
-	return r
+	return *x.at(slot)
 }
 
-// Collected returns for how many of the rows the last end is known, and how many rows there are.
-func (x *Index) Collected() (known, rows int) {
+// Size returns how many rows there are.
+func (x *Index) Size() Size {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 
-	return x.rows - x.unread, x.rows
+	return x.size
 }
 
 // Scan counts the rows that match a query, and offers their places to first.
 func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
-	x.EachRow(q.Now, func(r *Row) {
+	x.each(q.Now, false, func(r *Row, _ *Details) {
 		if !q.Filter.matches(r, q.Now) {
 			return
 		}
@@ -165,16 +179,33 @@ func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
 	return c
 }
 
-// EachRow calls visit with each row. A pause that has ended at now (Unix milliseconds) is not shown. visit must not
-// keep or change the row, and must not block.
+// EachRow calls visit with each row, except for those with the flag Gone. A pause that has ended at now (Unix
+// milliseconds) is not shown. visit must not keep or change the row, and must not block.
 func (x *Index) EachRow(now int64, visit func(r *Row)) {
-	var r Row // for all rows, because visit makes it escape to the heap
-	for from := 0; x.eachRowOf(from, now, &r, visit); from += chunkRows {
+	x.each(now, false, func(r *Row, _ *Details) { visit(r) })
+}
+
+// each is EachRow with the details of the rows; d is nil if a row has none. With gone, it also visits the rows with the
+// flag Gone.
+func (x *Index) each(now int64, gone bool, visit func(r *Row, d *Details)) {
+	s := indexScan{now: now, gone: gone, visit: visit}
+	for from := 0; s.scanChunk(x, from); from += chunkRows {
 	}
 }
 
-// eachRowOf is EachRow for the chunk that begins at a slot. It unpacks each row to r. It returns false if there is none.
-func (x *Index) eachRowOf(from int, now int64, r *Row, visit func(r *Row)) bool {
+// indexScan is one pass over an Index.
+type indexScan struct {
+	now   int64
+	gone  bool
+	visit func(r *Row, d *Details)
+
+	// What visit gets is in these fields, if it is not in the Index. It is valid until the next call.
+	row     Row
+	details Details
+}
+
+// scanChunk visits the rows of the chunk that begins at a slot. It returns false if there is none.
+func (s *indexScan) scanChunk(x *Index, from int) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 
@@ -182,22 +213,25 @@ func (x *Index) eachRowOf(from int, now int64, r *Row, visit func(r *Row)) bool 
 		return false
 	}
 
-	rows := x.chunks[from/chunkRows][:min(x.used-from, chunkRows)]
-	for i := range rows {
-		if rows[i].name == "" {
-			continue
-		}
+	c := x.chunks[from/chunkRows]
+	for i := range min(x.used-from, chunkRows) {
+		r := &c.rows[i]
+		switch {
+		case r.Name == "" || r.Flags.Has(Gone) && !s.gone:
+		case !c.isDetailed(i):
+			s.visit(r, nil)
+		default:
+			s.details = x.details[int32(from+i)]
 
-		rows[i].unpackTo(r)
-
-		// Nothing is written when a pause ends, so the flag may be out of date.
-		if r.Flags.Has(Paused) && len(x.pausedUntil) > 0 {
-			if until := x.pausedUntil[int32(from+i)]; until != 0 && until <= now {
+			// Nothing is written when a pause ends, so the flag may be out of date.
+			if until := s.details.PausedUntil; r.Flags.Has(Paused) && until != 0 && until <= s.now {
+				s.row = *r
+				r = &s.row
 				r.Flags &^= Paused
 			}
-		}
 
-		visit(r)
+			s.visit(r, &s.details)
+		}
 	}
 
 	return true

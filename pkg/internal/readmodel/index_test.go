@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A random sequence of changes leaves an index with the rows and counts that a map would have.
@@ -29,13 +26,13 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 		}
 		row := func() Row {
 			made++
-			return Row{Name: fmt.Sprintf("default/t%d", made), Flags: Flags(rapid.IntRange(0, 15).Draw(t, "flags")), Active: uint16(made % 3)}
+			return Row{Name: fmt.Sprintf("default/t%d", made), Flags: Flags(rapid.IntRange(0, int(Gone*2-1)).Draw(t, "flags")), Active: uint16(made % 3)}
 		}
 
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(*rapid.T) {
 				r, end := row(), rapid.Int64Range(0, 3).Draw(t, "until")
-				slot := x.Put(NoSlot, r, end)
+				slot := x.Put(NoSlot, r, Details{PausedUntil: end})
 				if _, taken := rows[slot]; taken {
 					t.Fatalf("slot %d has a row already", slot)
 				}
@@ -44,7 +41,7 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 			"replace": func(*rapid.T) {
 				if slot := some(); slot != NoSlot {
 					r, end := row(), rapid.Int64Range(0, 3).Draw(t, "until")
-					if got := x.Put(slot, r, end); got != slot {
+					if got := x.Put(slot, r, Details{PausedUntil: end}); got != slot {
 						t.Fatalf("slot %d became %d", slot, got)
 					}
 					rows[slot], until[slot] = r, end
@@ -64,45 +61,61 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 				delete(until, slot)
 			},
 			"": func(t *rapid.T) {
-				known, all := x.Collected()
-				wantKnown := 0
-
+				var size Size
 				for slot, r := range rows {
 					if got := x.Row(slot); got.Name != r.Name || got.Flags != r.Flags {
 						t.Fatalf("slot %d has %+v, want %+v", slot, got, r)
 					}
-					if r.Flags.Has(History) {
-						wantKnown++
+					if r.Flags.Has(Gone) {
+						continue
+					}
+
+					size.Rows++
+					if !r.Flags.Has(History) {
+						size.Unread++
+					}
+					if r.Flags.Has(Unreadable) {
+						size.Unreadable++
 					}
 				}
 
-				if known != wantKnown || all != len(rows) {
-					t.Fatalf("%d of %d are collected, want %d of %d", known, all, wantKnown, len(rows))
+				if got := x.Size(); got != size {
+					t.Fatalf("its size is %+v, want %+v", got, size)
 				}
 
 				now := rapid.Int64Range(0, 4).Draw(t, "now")
-				var want []string
+				var want, all []string
 				for slot, r := range rows {
 					if end := until[slot]; end != 0 && end <= now {
 						r.Flags &^= Paused
 					}
-					want = append(want, fmt.Sprint(r))
+					if !r.Flags.Has(Gone) {
+						want = append(want, fmt.Sprint(r))
+					}
+					all = append(all, fmt.Sprint(r, until[slot]))
 				}
 
-				var got []string
+				var got, gotAll []string
 				x.EachRow(now, func(r *Row) { got = append(got, fmt.Sprint(*r)) })
-				slices.Sort(want)
-				slices.Sort(got)
+				x.each(now, true, func(r *Row, d *Details) {
+					if d == nil {
+						d = &Details{}
+					}
+					gotAll = append(gotAll, fmt.Sprint(*r, d.PausedUntil))
+				})
 
-				if !slices.Equal(got, want) {
-					t.Fatalf("at %d it has %v, want %v", now, got, want)
+				for _, list := range [][]string{want, all, got, gotAll} {
+					slices.Sort(list)
+				}
+				if !slices.Equal(got, want) || !slices.Equal(gotAll, all) {
+					t.Fatalf("at %d it has %v and with rows of tasks that are gone %v, want %v and %v", now, got, gotAll, want, all)
 				}
 			},
 		})
 
-		// A pause without a row would be that of another task later.
-		if len(x.pausedUntil) > len(rows) {
-			t.Fatalf("%d pauses of %d rows", len(x.pausedUntil), len(rows))
+		// Details without a row would be those of another task later.
+		if len(x.details) > len(rows) {
+			t.Fatalf("%d details of %d rows", len(x.details), len(rows))
 		}
 	})
 }
@@ -116,7 +129,7 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 	var slots []int32
 
 	for i := range steady + moving {
-		slot := x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", i), Next: 7, LastEnd: 7}, 0)
+		slot := x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", i), Next: 7, LastEnd: 7}, Details{})
 		if i >= steady {
 			slots = append(slots, slot)
 		}
@@ -166,7 +179,7 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 		at := i % len(slots)
 		switch {
 		case slots[at] == NoSlot:
-			slots[at] = x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", steady+at), Flags: Paused | History}, 3)
+			slots[at] = x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", steady+at), Flags: Paused | History}, Details{PausedUntil: 3})
 		case i%3 == 0:
 			x.Remove(slots[at])
 			slots[at] = NoSlot
@@ -179,33 +192,19 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 	scans.Wait()
 }
 
-func TestRow_IsOverdueWhenItsTickIsCertainlyDue(t *testing.T) {
+// A tick is overdue from two seconds after it was due, which is after its time if it is delayed by jitter.
+func TestRow_IsOverdueTwoSecondsAfterItsTickWasDue(t *testing.T) {
 	t.Parallel()
 	tick := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	jittered := func(expr string) *schedule.Schedule {
-		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{expr}, Timezone: "UTC", Jitter: task.Duration(time.Minute)}, time.Time{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
 
-	for _, c := range []struct {
-		schedule *schedule.Schedule
-		next     int64
-		after    time.Duration // the tick becomes overdue this long after its time
-	}{
-		{nil, tick.UnixMilli(), OverdueAfter},
-		{jittered("@hourly"), tick.UnixMilli(), OverdueAfter + time.Minute},
-		{jittered("@every 20s"), tick.UnixMilli(), OverdueAfter + 20*time.Second}, // due before the next tick
-	} {
-		r := Row{Next: c.next, Schedule: c.schedule}
-		if at := tick.Add(c.after).UnixMilli(); r.isOverdue(at) || !r.isOverdue(at+1) {
-			t.Errorf("%+v: not overdue %s after its time", c, c.after)
+	for _, delay := range []time.Duration{0, 20 * time.Second, time.Hour} {
+		r := Row{Next: tick.UnixMilli(), Delay: Milliseconds(delay)}
+		if at := tick.Add(delay + OverdueAfter).UnixMilli(); r.isOverdue(at) || !r.isOverdue(at+1) || r.Due() != tick.Add(delay).UnixMilli() {
+			t.Errorf("delayed by %s, it is not overdue %s later", delay, OverdueAfter)
 		}
 	}
 
-	if r := (Row{}); r.isOverdue(tick.UnixMilli()) {
+	if r := (Row{Delay: 1}); r.isOverdue(tick.UnixMilli()) || r.Due() != 0 {
 		t.Error("a task without a tick is overdue")
 	}
 }

@@ -24,6 +24,8 @@ type NodeAnswer struct {
 	Recent *RecentRuns `json:"recent,omitempty"`
 	// Splits are names of tasks that divide all tasks into parts of similar sizes, in no order, if the query asks for them.
 	Splits []string `json:"splits,omitempty"`
+	// Board is what a board shows of all these shards, and of those that are being opened, if the query asks for it.
+	Board *BoardAnswer `json:"board,omitempty"`
 }
 
 // Page is the answer to a query.
@@ -31,11 +33,12 @@ type Page struct {
 	Places  []Place
 	More    bool
 	Counts  Counts
-	Load    *Load // if the query asks for it
-	Missing []int // shards that nobody has answered for
-	AgeMS   int64 // the largest age of a shard
-	Rows    int   // see ShardAnswer; only callers who may read the cluster may learn this number
-	Unread  int   // see ShardAnswer
+	Load    *Load        // if the query asks for it
+	Board   *BoardAnswer // if the query asks for it
+	Missing []int        // shards that nobody has answered for
+	AgeMS   int64        // the largest age of a shard
+	Rows    int          // see ShardAnswer; only callers who may read the cluster may learn this number
+	Unread  int          // see ShardAnswer
 }
 
 // Collected returns for how many percent of the tasks the last end is known. It is 100 only if it is known for all.
@@ -88,6 +91,7 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 	first := NewFirst(q)
 	answered := make([]bool, shards)
 	var loads []*Load
+	var boards []*BoardAnswer
 	var p Page
 
 	for i := range answers {
@@ -116,10 +120,16 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 		if a.Load != nil {
 			loads = append(loads, a.Load)
 		}
+		if a.Board != nil {
+			boards = append(boards, a.Board)
+		}
 	}
 
 	if q.Load != nil {
 		p.Load = mergeLoads(q.Load, loads)
+	}
+	if q.Board != nil {
+		p.Board = mergeBoards(q.Board, boards)
 	}
 
 	p.Places = first.Sorted()

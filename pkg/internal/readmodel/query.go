@@ -30,6 +30,8 @@ type Query struct {
 	Runs *RunsRange
 	// Splits, if not 0, asks for the names of one in so many tasks, instead of places and counts.
 	Splits int
+	// Board, if set, asks for what a board shows of the tasks, instead of places and counts.
+	Board *BoardRange
 }
 
 // Filter selects tasks. All conditions must hold.
@@ -147,21 +149,17 @@ type Counts struct {
 // OverdueAfter is the age from which an undecided tick counts as overdue.
 const OverdueAfter = 2 * time.Second
 
-// isOverdue reports whether a row has an undecided tick that is overdue at now. With jitter, it is so when the latest
-// time has passed at which the tick may have been due.
+// Due returns when the next tick is due, in Unix milliseconds, or 0 if there is none.
+func (r *Row) Due() int64 {
+	if r.Next == 0 {
+		return 0
+	}
+	return r.Next + int64(r.Delay)
+}
+
+// isOverdue reports whether a row has an undecided tick that is overdue at now.
 func (r *Row) isOverdue(now int64) bool {
-	line := now - OverdueAfter.Milliseconds()
-	if r.Next == 0 || r.Next >= line {
-		return false
-	}
-	if r.Schedule == nil {
-		return true
-	}
-
-	tick := time.UnixMilli(r.Next)
-	aligned := r.Schedule.Anchored(tick)
-
-	return aligned.DueBefore(tick).UnixMilli() < line
+	return r.Next != 0 && r.Due() < now-OverdueAfter.Milliseconds()
 }
 
 // add counts a row.

@@ -231,7 +231,7 @@ func matchSuccess(t *queryTerm) matcher {
 			return fails
 		}
 
-		return verdictOf(t.compare.holdsFor(now-r.LastSuccess, t.amount))
+		return verdictOf(t.compare.holdsFor(now-int64(r.LastSuccess)*1000, t.amount))
 	}
 }
 

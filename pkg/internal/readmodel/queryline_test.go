@@ -38,7 +38,7 @@ const (
 func failedDump() Row {
 	return Row{
 		Name: "prod/db-dump", Labels: map[string]string{"team": "data", "tier": ""},
-		Next: nowMS + 10*minuteMS, LastEnd: nowMS - hourMS/2, LastSuccess: nowMS - 2*dayMS,
+		Next: nowMS + 10*minuteMS, LastEnd: nowMS - hourMS/2, LastSuccess: Seconds(nowMS - 2*dayMS),
 		Duration: 90_000, Lateness: 1500, Failures: 3, Last: OutcomeOf(task.Failed), Flags: History | Failing,
 	}
 }
@@ -523,10 +523,13 @@ func drawTask(t *rapid.T) (*naiveTask, *Row) {
 		Name: n.namespace + "/" + n.name, Labels: n.labels, Active: Count(n.active), Waiting: Count(n.waiting), Failures: Count(n.failures),
 		Duration: Milliseconds(n.took), Lateness: Milliseconds(n.late), Last: OutcomeOf(n.last),
 	}
-	for at, d := range map[*int64]*time.Duration{&r.Next: n.next, &r.LastEnd: n.end, &r.LastSuccess: n.good} {
+	for at, d := range map[*int64]*time.Duration{&r.Next: n.next, &r.LastEnd: n.end} {
 		if d != nil {
 			*at = nowMS + d.Milliseconds()
 		}
+	}
+	if n.good != nil {
+		r.LastSuccess = Seconds(nowMS + n.good.Milliseconds())
 	}
 	for flag, set := range map[Flags]bool{Paused: n.paused, Failing: n.failing, Unreadable: n.unreadable, History: n.know} {
 		if set {
@@ -661,7 +664,7 @@ func BenchmarkQueryLine_ThousandRows(b *testing.B) {
 			for i := range 1000 {
 				r := failedDump()
 				r.Name = "prod/db-dump-" + strconv.Itoa(i)
-				x.Put(NoSlot, r, 0)
+				x.Put(NoSlot, r, Details{})
 			}
 
 			query := Query{Filter: Filter{Conditions: q.Conditions()}, Order: ByName, Limit: 50, Now: nowMS}

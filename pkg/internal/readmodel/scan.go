@@ -4,7 +4,8 @@ package readmodel
 type Scan struct {
 	query  *Query
 	first  *First
-	load   *LoadScan // nil: the query does not ask for it
+	load   *LoadScan  // nil: the query does not ask for it
+	board  *boardScan // nil: the query does not ask for it
 	answer NodeAnswer
 }
 
@@ -14,11 +15,14 @@ func NewScan(q *Query, node string) *Scan {
 	if q.Load != nil {
 		s.load = NewLoadScan(q)
 	}
+	if q.Board != nil {
+		s.board = newBoardScan(q)
+	}
 
 	return s
 }
 
-// Add adds a shard. Add sets the counts of its answer, unless the query asks for Splits.
+// Add adds a shard. Add sets the counts of its answer, unless the query asks for Splits or a Board.
 func (s *Scan) Add(shard ShardAnswer, x *Index) {
 	switch {
 	case s.query.Filter.MatchesNothing():
@@ -31,6 +35,8 @@ func (s *Scan) Add(shard ShardAnswer, x *Index) {
 		s.answer.Recent.Merge(r, s.query.Runs.Limit)
 	case s.load != nil:
 		shard.Counts = s.load.Scan(x)
+	case s.board != nil:
+		s.board.scan(x)
 	case s.query.Splits > 0:
 		s.answer.Splits = append(s.answer.Splits, x.splits(s.query, shard.Shard)...)
 	default:
@@ -46,6 +52,9 @@ func (s *Scan) Answer() NodeAnswer {
 	if s.load != nil {
 		sum := s.load.Load()
 		s.answer.Load = &sum
+	}
+	if s.board != nil {
+		s.answer.Board = s.board.board()
 	}
 
 	return s.answer

@@ -6,7 +6,7 @@ package readmodel
 func (x *Index) splits(q *Query, shard int) (names []string) {
 	var r Row
 	for slot := firstSplit(shard, q.Splits); x.readSlot(slot, &r); slot += q.Splits {
-		if r.Name != "" && q.Filter.matches(&r, q.Now) {
+		if r.Name != "" && !r.Flags.Has(Gone) && q.Filter.matches(&r, q.Now) {
 			names = append(names, r.Name)
 		}
 	}
@@ -30,7 +30,7 @@ func (x *Index) readSlot(slot int, r *Row) bool {
 		return false
 	}
 
-	x.at(int32(slot)).unpackTo(r)
+	*r = *x.at(int32(slot))
 
 	return true
 }

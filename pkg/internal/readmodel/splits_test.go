@@ -28,7 +28,7 @@ func TestScan_SplitsTheNames(t *testing.T) {
 		for i := range all {
 			all[i] = &Index{}
 			for k := range perShard {
-				all[i].Put(NoSlot, Row{Name: fmt.Sprintf("%s/t%06d-%03d", []string{"a", "b"}[k%2], k, i)}, 0)
+				all[i].Put(NoSlot, Row{Name: fmt.Sprintf("%s/t%06d-%03d", []string{"a", "b"}[k%2], k, i)}, Details{})
 			}
 
 			all[i].Remove(int32(i % perShard))

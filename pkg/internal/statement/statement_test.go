@@ -33,7 +33,7 @@ func known(node string) (Issuer, bool) {
 }
 
 func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
-	ask := Request{Method: http.MethodGet, Path: "/v1/board?part=true"}
+	ask := Request{Method: http.MethodGet, Path: "/v1/tasks:ask?question=%7B%7D"}
 	for _, c := range []struct {
 		name string
 		// what the issuer signs, with which key, for which request, and when
@@ -64,7 +64,7 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 		{name: "wrong audience", edit: func(s *Statement) { s.To = "n3" }, want: ErrAudience},
 		{name: "former instance of the audience", edit: func(s *Statement) { s.ToInstance = "i0" }, want: ErrAudience},
 		{name: "other path", arrives: Request{Method: http.MethodGet, Path: "/v1/tasks"}, want: ErrRequest},
-		{name: "other query", arrives: Request{Method: http.MethodGet, Path: "/v1/board"}, want: ErrRequest},
+		{name: "other query", arrives: Request{Method: http.MethodGet, Path: "/v1/tasks:ask"}, want: ErrRequest},
 		{name: "other method", arrives: Request{Method: http.MethodPost, Path: ask.Path}, want: ErrRequest},
 		{name: "other method that reads", arrives: Request{Method: http.MethodHead, Path: ask.Path}, want: ErrRequest},
 		{name: "other body", arrives: Request{Method: http.MethodGet, Path: ask.Path, Body: []byte("x")}, want: ErrRequest},
@@ -144,7 +144,7 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 
 func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	v := NewVerifier("n2", "i2")
-	ask := Request{Method: http.MethodGet, Path: "/v1/board"}
+	ask := Request{Method: http.MethodGet, Path: "/v1/tasks:ask"}
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
 
 	// Its time is MaxAge ahead of this clock, so it is acceptable for a minute.
@@ -177,7 +177,7 @@ func TestVerify_BoundsWhatItRemembers(t *testing.T) {
 	}
 
 	v.nonces = maps.Clone(full)
-	ask := Request{Method: http.MethodGet, Path: "/v1/board"}
+	ask := Request{Method: http.MethodGet, Path: "/v1/tasks:ask"}
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
 
 	if _, err := v.Verify(s.Sign(keyOf("n1"), ask, now), ask, known, now); !errors.Is(err, ErrBusy) {

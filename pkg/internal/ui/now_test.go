@@ -17,26 +17,33 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/overview/overviewtest"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
 	"github.com/carillonhq/carillon/pkg/internal/top"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// boardOf makes the API of a world answer for the board with a part.
-func (w *world) boardOf(edit func(*task.BoardPart)) {
+// boardOf makes the node answer questions for a board with two tasks in each shard, after edit has changed the answer.
+func (w *world) boardOf(edit func(*readmodel.NodeAnswer)) {
 	w.t.Helper()
 	w.online("node-a")
 	for id := range apikit.Shards {
 		w.owns("node-a", "", id)
 	}
 	w.api = w.apiWith(func(c *api.Config) {
-		c.Board = func(context.Context, task.BoardQuery) task.BoardPart {
-			p := task.BoardPart{Node: "node-a", At: task.At(w.Clock.Now())}
-			for id := range apikit.Shards {
-				p.Shards = append(p.Shards, task.BoardShardCounts{Shard: id, Owner: 1, BoardCounts: task.BoardCounts{Serving: 1, Tasks: 2}})
+		others := c.Ask
+		c.Ask = func(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+			if q.Board == nil {
+				return others(ctx, q, without)
 			}
-			edit(&p)
-			return p
+
+			a := readmodel.NodeAnswer{Node: "node-a", Board: &readmodel.BoardAnswer{Counts: task.BoardCounts{Tasks: 2 * apikit.Shards}}}
+			for id := range apikit.Shards {
+				a.Shards = append(a.Shards, readmodel.ShardAnswer{Shard: id, Owner: 1})
+			}
+			edit(&a)
+
+			return a, nil
 		}
 	})
 }
@@ -45,13 +52,14 @@ func (w *world) boardOf(edit func(*task.BoardPart)) {
 func TestNow_GroupsFailuresByCause(t *testing.T) {
 	w := newWorld(t)
 	at, one, two := task.At(w.Clock.Now().Add(-time.Minute)), 1, 2
-	w.boardOf(func(p *task.BoardPart) {
+	w.boardOf(func(a *readmodel.NodeAnswer) {
+		l := &a.Board.Lists
 		for _, name := range []string{"a", "b", "c"} {
-			p.Failing = append(p.Failing, task.BoardFailing{Namespace: "prod", Task: name, Run: "20261120T210500.000Z-" + name, State: task.Failed, Reason: task.ReasonExit, ExitCode: &one, Node: "node-a", EndedAt: at})
+			l.Failing = append(l.Failing, task.BoardFailing{Namespace: "prod", Task: name, Run: "20261120T210500.000Z-" + name, State: task.Failed, Reason: task.ReasonExit, ExitCode: &one, Node: "node-a", EndedAt: at})
 		}
-		p.Failing = append(p.Failing, task.BoardFailing{Namespace: "prod", Task: "d", Run: "20261120T210500.000Z-d", State: task.Failed, Reason: task.ReasonExit, ExitCode: &two, EndedAt: at})
-		p.Overdue = []task.BoardTick{{Namespace: "prod", Task: "late", Time: at}}
-		p.Shards[0].FailingCount, p.Shards[0].OverdueCount = 4, 1
+		l.Failing = append(l.Failing, task.BoardFailing{Namespace: "prod", Task: "d", Run: "20261120T210500.000Z-d", State: task.Failed, Reason: task.ReasonExit, ExitCode: &two, EndedAt: at})
+		l.Overdue = []task.BoardTick{{Namespace: "prod", Task: "late", Time: at}}
+		a.Board.Counts.FailingCount, a.Board.Counts.OverdueCount = 4, 1
 	})
 
 	page := w.as("user:ann").page("/ui")
@@ -66,15 +74,14 @@ func TestNow_GroupsFailuresByCause(t *testing.T) {
 // The navigation counts what needs a human as the page does, and says so if tasks of some shards are not counted.
 func TestNow_CountsAsNavigation(t *testing.T) {
 	w := newWorld(t)
-	w.boardOf(func(p *task.BoardPart) {
-		for i := range p.Shards {
-			p.Shards[i].Tasks = 1000
-		}
-		p.Shards[0].Waiting = map[string]int{task.ReasonNoNode: 2}
-		p.Waits = []task.BoardWait{{Namespace: "prod", Task: "gpu", Run: "20261120T210500.000Z-a", Reason: task.ReasonNoNode}}
-		p.Failing = []task.BoardFailing{{Namespace: "prod", Task: "web", Run: "20261120T210500.000Z-b", State: task.Failed, Reason: task.ReasonSignal}}
-		p.Shards[0].FailingCount = 1
-		p.Shards = p.Shards[:len(p.Shards)-1]
+	w.boardOf(func(a *readmodel.NodeAnswer) {
+		c, l := &a.Board.Counts, &a.Board.Lists
+		a.Shards = a.Shards[1:]
+		c.Tasks = 1000 * len(a.Shards)
+		c.Waiting = map[string]int{task.ReasonNoNode: 2}
+		l.Waits = []task.BoardWait{{Namespace: "prod", Task: "gpu", Run: "20261120T210500.000Z-a", Reason: task.ReasonNoNode}}
+		l.Failing = []task.BoardFailing{{Namespace: "prod", Task: "web", Run: "20261120T210500.000Z-b", State: task.Failed, Reason: task.ReasonSignal}}
+		c.FailingCount = 1
 	})
 
 	page := w.as("user:ann").page("/ui")
@@ -85,7 +92,7 @@ func TestNow_CountsAsNavigation(t *testing.T) {
 func TestNow_IsCalm(t *testing.T) {
 	w := newWorld(t)
 	w.create("prod", "web")
-	w.boardOf(func(*task.BoardPart) {})
+	w.boardOf(func(*readmodel.NodeAnswer) {})
 	w.Bind("user:bob", "operator", "prod") // the cluster of the test has no leader, of which bob is not told
 	bob := w.as("user:bob")
 

@@ -1,4 +1,4 @@
-// Package metrics holds the Prometheus metrics of a node's scheduler.
+// Package metrics holds the Prometheus metrics of a node's scheduler, and what it has counted in the last minute (Recent).
 package metrics
 
 import (

@@ -45,6 +45,9 @@ type Want struct {
 	UID  string
 }
 
+// owns reports whether a run belongs to the task, and not to a former one of that name.
+func (w *Want) owns(run string) bool { return w.UID == "" || task.RunBelongs(run, w.UID) }
+
 // Past is how the runs of a task had ended at a revision.
 type Past struct {
 	Want
@@ -52,7 +55,7 @@ type Past struct {
 	Last     End                // the end with the highest mod revision; zero: none is kept
 	Success  End                // the success with the highest mod revision; zero: none is kept
 	Failures int                // how many runs have failed after that
-	Dead     []store.ShardEvent // the dead runs that were created after that, without values
+	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last one has its value
 
 	// DeadRevision is the revision from which on the dead runs were listed. Dead may lack those that were created later.
 	DeadRevision int64
@@ -201,8 +204,7 @@ func (r *Reader) readDead(ctx context.Context, shard int) (deadRuns, error) {
 
 // of returns the dead runs of a task, without those of a deleted task of the same name.
 func (d deadRuns) of(t *Want) []store.ShardEvent {
-	isOther := func(ev store.ShardEvent) bool { return t.UID != "" && !task.RunBelongs(ev.Run, t.UID) }
-	return slices.DeleteFunc(slices.Clone(d.byTask[t.Task]), isOther)
+	return slices.DeleteFunc(slices.Clone(d.byTask[t.Task]), func(ev store.ShardEvent) bool { return !t.owns(ev.Run) })
 }
 
 // pastReading is the reading of one task.
@@ -232,7 +234,7 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 		found[i] = Past{Want: t, Revision: rev, Dead: dead.of(&t), DeadRevision: dead.revision}
 
 		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
-		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.UID != "" && !task.RunBelongs(ev.Run, t.UID) })
+		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return !t.owns(ev.Run) })
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
 		readings[i] = pastReading{&found[i], own[:min(len(own), found[i].recordsToRead(own))]}
 	}
@@ -256,9 +258,48 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 		p := &found[i]
 		// The create revision counts: a dismissal rewrites the record before it deletes it.
 		p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { return ev.Create <= p.Success.Mod })
+		slices.SortFunc(p.Dead, func(a, b store.ShardEvent) int { return cmp.Compare(a.Create, b.Create) })
 	}
 
-	return found, nil
+	return found, r.readNewestDead(ctx, found, rev)
+}
+
+// readNewestDead reads the newest dead run of each task, which shows how the task has failed. Dead runs that were dismissed
+// since they were listed are left out.
+func (r *Reader) readNewestDead(ctx context.Context, found []Past, rev int64) error {
+	unread := make([]*Past, 0, len(found))
+	for i := range found {
+		unread = append(unread, &found[i])
+	}
+
+	for {
+		unread = slices.DeleteFunc(unread, func(p *Past) bool { return len(p.Dead) == 0 })
+		if len(unread) == 0 {
+			return nil
+		}
+
+		keys := make([]string, len(unread))
+		for i, p := range unread {
+			keys[i] = p.Dead[len(p.Dead)-1].Key
+		}
+
+		events, err := r.store.RecordsAt(ctx, keys, rev)
+		if err != nil {
+			return err
+		}
+
+		// Of a task whose newest dead run is gone, the next one is read.
+		again := unread[:0]
+		for i, p := range unread {
+			if last := len(p.Dead) - 1; events[i].Deleted {
+				p.Dead = p.Dead[:last]
+				again = append(again, p)
+			} else {
+				p.Dead[last].Value = events[i].Value
+			}
+		}
+		unread = again
+	}
 }
 
 // recordsToRead returns how many of a task's records, the latest first, may have to be read. A task is failing unless a run

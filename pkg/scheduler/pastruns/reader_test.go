@@ -45,9 +45,17 @@ func (s *fakeStore) add(name, uid string, mod int64, state task.State, dead bool
 	s.byKey[ev.Key] = ev
 
 	if dead {
-		ev.Kind, ev.Key, ev.Value = record.KindDead, fmt.Sprint("dead/", name, "/", mod), nil
+		ev.Kind, ev.Key, ev.Value = record.KindDead, fmt.Sprint("dead/", name, "/", mod), record.EncodeWaiting(task.Waiting{Run: run})
+		s.byKey[ev.Key] = ev
+		ev.Value = nil
 		s.dead = append(s.dead, ev)
 	}
+}
+
+// dismiss dismisses a dead run after it was listed.
+func (s *fakeStore) dismiss(name string, mod int64) {
+	key := fmt.Sprint("dead/", name, "/", mod)
+	s.byKey[key] = store.ShardEvent{Key: key, Deleted: true}
 }
 
 func (s *fakeStore) fails() error {
@@ -118,9 +126,12 @@ func (w *receiver) request() Request {
 		Wanted: func(context.Context) ([]Want, bool) { return slices.Clone(w.wanted), !w.gone.Load() },
 		Deliver: func(_ context.Context, some []Past, more bool) bool {
 			for _, p := range some {
-				var dead []int64
+				var dead []string
 				for _, ev := range p.Dead {
-					dead = append(dead, ev.Mod)
+					dead = append(dead, fmt.Sprint(ev.Mod))
+					if d, err := record.DecodeWaiting(ev.ShardKey, ev.Value); err == nil {
+						dead = append(dead, string(d.State))
+					}
 				}
 				w.found[p.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
 				if p.Revision != listedAt {
@@ -150,7 +161,12 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		s.add("never", "uid0", 20, task.Failed, true)
 		s.add("again", "uid1", 30, task.Failed, true) // of a former task of this name
 		s.add("again", "uid0", 31, task.Succeeded, false)
-		s.add("again", "uid1", 32, task.Failed, false)
+		s.add("again", "uid1", 32, task.Failed, true)
+		s.add("dismissed", "uid0", 40, task.Failed, true)
+		s.add("dismissed", "uid0", 41, task.TimedOut, true)
+		s.dismiss("dismissed", 41)
+		s.add("forgiven", "uid0", 50, task.Failed, true)
+		s.dismiss("forgiven", 50)
 		for mod := range int64(2 * maxRecords) {
 			s.add("long", "uid0", 1000+mod, task.Failed, false)
 		}
@@ -164,7 +180,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		}
 
 		w := &receiver{}
-		for _, name := range []string{"ok", "never", "fails", "again", "none", "long", "idle"} {
+		for _, name := range []string{"ok", "never", "fails", "again", "dismissed", "forgiven", "none", "long", "idle"} {
 			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
 		}
 
@@ -175,13 +191,15 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		synctest.Wait()
 
 		for name, want := range map[string]string{
-			"ok":    "succeeded at 5, success at 5, 0 failures, dead []",
-			"fails": "cancelled at 16, success at 11, 2 failures, dead [14 13]",
-			"never": "failed at 20, success at 0, 1 failures, dead [20]",
-			"again": "succeeded at 31, success at 31, 0 failures, dead []",
-			"idle":  "succeeded at 5001, success at 5001, 0 failures, dead []",
-			"none":  " at 0, success at 0, 0 failures, dead []",
-			"long":  fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxRecords-1, maxRecords),
+			"ok":        "succeeded at 5, success at 5, 0 failures, dead []",
+			"fails":     "cancelled at 16, success at 11, 2 failures, dead [13 14 timed_out]",
+			"never":     "failed at 20, success at 0, 1 failures, dead [20 failed]",
+			"again":     "succeeded at 31, success at 31, 0 failures, dead []",
+			"dismissed": "timed_out at 41, success at 0, 2 failures, dead [40 failed]",
+			"forgiven":  "failed at 50, success at 0, 1 failures, dead []",
+			"none":      " at 0, success at 0, 0 failures, dead []",
+			"long":      fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxRecords-1, maxRecords),
+			"idle":      "succeeded at 5001, success at 5001, 0 failures, dead []",
 		} {
 			if got := w.found["default/"+name]; got != want {
 				t.Errorf("%s: %s, want %s", name, got, want)

@@ -7,11 +7,15 @@
 // How the last run of a task ended, and since when its runs fail, is known only from its history. A Writer learns of
 // each end from the events since the shard was loaded. What was before is read in the background (package pastruns) and
 // passed to Restore. Both may contain the same ends, in any order.
+//
+// The rows of tasks with waiting or active runs and of failing tasks have details, for boards. Of a task whose entry is
+// gone, a row is kept as long as runs of it are left.
 package rows
 
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -33,9 +37,8 @@ type Writer struct {
 	// loaded is the revision at which the shard was loaded. A task that was created later has no earlier ends.
 	loaded int64
 
-	// dead holds, for each failing task, its dead runs after which no run has succeeded. A task has at most some more than
-	// store.KeepDead of them, and most tasks have none.
-	dead map[*taskstate.Task][]deadRun
+	// failing holds the failing tasks.
+	failing map[*taskstate.Task]*failing
 
 	// succeeded holds the tasks of which a run has succeeded in the revision succeededAt, the last one with a success.
 	succeeded   []*taskstate.Task
@@ -49,6 +52,16 @@ type Writer struct {
 	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
 	// that end. The events up to there bring nothing new.
 	readAhead map[*taskstate.Task]int64
+}
+
+// failing is what is known of a failing task.
+type failing struct {
+	// dead are the dead runs after which no run has succeeded. There are at most some more than store.KeepDead of them.
+	dead []deadRun
+	// last is how the run that died at revision lastAt has failed. It is nil if that is not known. It stays if only that run
+	// is dismissed.
+	last   *readmodel.Failure
+	lastAt int64
 }
 
 // deadRun is a dead run of a task.
@@ -72,7 +85,7 @@ const maxIdleTouched = 256
 // NewWriter returns a Writer with an empty index.
 func NewWriter() Writer {
 	return Writer{
-		Index: &readmodel.Index{}, dead: map[*taskstate.Task][]deadRun{}, recent: map[*taskstate.Task]*recentEnds{},
+		Index: &readmodel.Index{}, failing: map[*taskstate.Task]*failing{}, recent: map[*taskstate.Task]*recentEnds{},
 		readAhead: map[*taskstate.Task]int64{},
 	}
 }
@@ -129,8 +142,17 @@ func (w *Writer) Flush(applied int64) {
 
 // write writes the row of a task, or removes it.
 func (w *Writer) write(t *taskstate.Task) {
+	d := readmodel.Details{Runs: runsOf(t)}
+
 	if !t.Present {
-		w.Forget(t)
+		w.forgetPast(t)
+
+		if d.Runs == nil {
+			w.Forget(t)
+		} else {
+			t.Row = w.Index.Put(t.Row, readmodel.Row{Name: t.FullName(), Flags: readmodel.Gone}, d)
+		}
+
 		return
 	}
 
@@ -141,15 +163,23 @@ func (w *Writer) write(t *taskstate.Task) {
 		r.Flags = readmodel.History
 	}
 
-	pausedUntil := fill(&r, t)
-	r.Flags = with(r.Flags, readmodel.Failing, len(w.dead[t]) > 0)
-	t.Row = w.Index.Put(t.Row, r, pausedUntil)
+	d.PausedUntil = fill(&r, t)
+	f := w.failing[t]
+	if f != nil {
+		d.Failure = f.last
+	}
+	r.Flags = with(r.Flags, readmodel.Failing, f != nil)
+	t.Row = w.Index.Put(t.Row, r, d)
 }
 
 // fill sets those fields of a row that follow from what is known of its task. It returns when the task's pause ends.
 func fill(r *readmodel.Row, t *taskstate.Task) (pausedUntil int64) {
-	r.Name, r.Next = t.FullName(), t.Next
+	r.Name, r.Next, r.Delay = t.FullName(), t.Next, 0
 	r.Labels, r.Schedule = nil, nil
+
+	if t.Next != 0 {
+		r.Delay = int32(t.DueAt() - t.Next)
+	}
 
 	if t.Policy != nil {
 		r.Labels = t.Policy.Labels.Map()
@@ -175,6 +205,45 @@ func fill(r *readmodel.Row, t *taskstate.Task) (pausedUntil int64) {
 	return pausedUntil
 }
 
+// runsOf returns what boards show of the waiting and active runs of a task, or nil if it has none.
+func runsOf(t *taskstate.Task) *readmodel.Runs {
+	l := t.Activity
+	if l == nil || len(l.Active)+len(l.Queue) == 0 {
+		return nil
+	}
+
+	r := readmodel.NewRuns(len(l.Active))
+	for _, a := range l.Active {
+		r.AddAttempt(readmodel.Attempt{Run: a.Run, Node: a.Node, Since: a.Since, Known: !a.Found, Ending: a.Watch != nil && a.Watch.Asked}, a.IsAway())
+	}
+
+	// If a record says that no node was free, a node may have taken another run of the task since.
+	noNode := func(q *taskstate.Waiting) bool { return q.Reason == task.ReasonNoNode }
+	held := slices.ContainsFunc(l.Queue, noNode) && isHeld(t)
+
+	for _, q := range l.Queue {
+		// A run with parts does not wait: its parts are among the attempts.
+		if q.UnderWay() {
+			continue
+		}
+
+		reason := q.Reason
+		if held && noNode(q) {
+			reason = task.ReasonOverlap
+		}
+
+		r.AddWaiting(readmodel.WaitingRun{Run: q.ID, Reason: reason, NotBefore: q.NotBefore, Unsent: q.Unsent})
+	}
+
+	return r
+}
+
+// isHeld reports whether the overlap policy does not let another run of the task start, because some are active. It does
+// not consider attempts that only try a target again: this ends at some time, without any change of the task.
+func isHeld(t *taskstate.Task) bool {
+	return t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing(0))
+}
+
 // with returns flags with one of them set or cleared.
 func with(flags, flag readmodel.Flags, set bool) readmodel.Flags {
 	if set {
@@ -188,22 +257,26 @@ func with(flags, flag readmodel.Flags, set bool) readmodel.Flags {
 func (w *Writer) Forget(t *taskstate.Task) {
 	w.Index.Remove(t.Row)
 	t.Row = readmodel.NoSlot
-	delete(w.dead, t)
+	w.forgetPast(t)
+}
+
+// forgetPast forgets what is known of the past of a task.
+func (w *Writer) forgetPast(t *taskstate.Task) {
+	delete(w.failing, t)
 	delete(w.recent, t)
 	delete(w.readAhead, t)
 }
 
-// NoteEnd notes the end of a run of t, which must have an entry. It ignores the records of ticks that did not run, and
-// late results.
-func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
+// NoteEnd notes the end of a run of t, which must have an entry, and returns how it ended. It ignores the records of
+// ticks that did not run, and late results, and returns 0 for them.
+func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (outcome readmodel.Outcome) {
 	if ev.Late {
-		return
+		return 0
 	}
 
 	end, ok := record.EndOf(ev.Value)
-	outcome := readmodel.OutcomeOf(end.State)
-	if !ok || outcome == 0 {
-		return
+	if outcome = readmodel.OutcomeOf(end.State); !ok || outcome == 0 {
+		return 0
 	}
 
 	if end.State == task.Succeeded {
@@ -211,7 +284,7 @@ func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
 	}
 
 	if ev.Mod <= w.readAhead[t] {
-		return
+		return outcome
 	}
 
 	if t.Row == readmodel.NoSlot {
@@ -233,6 +306,8 @@ func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) {
 		}
 		r.Failures = readmodel.Count(int(r.Failures) + 1)
 	})
+
+	return outcome
 }
 
 // noteSuccess notes that a run of t has succeeded in a revision. Dead runs up to there do not make it failing any more.
@@ -250,13 +325,14 @@ func (w *Writer) noteSuccess(t *taskstate.Task, revision int64) {
 
 // keepDead removes the dead runs of t for which keep returns false.
 func (w *Writer) keepDead(t *taskstate.Task, keep func(deadRun) bool) {
-	runs := slices.DeleteFunc(w.dead[t], func(d deadRun) bool { return !keep(d) })
-	if len(runs) == 0 {
-		delete(w.dead, t)
+	f := w.failing[t]
+	if f == nil {
 		return
 	}
 
-	w.dead[t] = runs
+	if f.dead = slices.DeleteFunc(f.dead, func(d deadRun) bool { return !keep(d) }); len(f.dead) == 0 {
+		delete(w.failing, t)
+	}
 }
 
 // takeEnd sets the fields of a row that describe the last end. It does not count failures.
@@ -267,7 +343,7 @@ func takeEnd(r *readmodel.Row, end record.End, outcome readmodel.Outcome) {
 	}
 
 	if end.State == task.Succeeded {
-		r.LastSuccess, r.Failures = end.Ended, 0
+		r.LastSuccess, r.Failures = readmodel.Seconds(end.Ended), 0
 	}
 }
 
@@ -311,24 +387,52 @@ func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
 		// A dismissal has begun. If the run is not known, a later run has succeeded, or the past of the task is still to be read.
 		return
 	default:
-		w.addDead(t, deadRun{run, ev.Create})
+		w.addDead(t, ev)
 	}
 
 	w.Touch(t)
 }
 
 // addDead adds a dead run of t, unless it is known or a run has succeeded in the same revision.
-func (w *Writer) addDead(t *taskstate.Task, d deadRun) {
-	isKnown := slices.ContainsFunc(w.dead[t], func(o deadRun) bool { return o.run == d.run })
-	if !isKnown && (d.create != w.succeededAt || !slices.Contains(w.succeeded, t)) {
-		w.dead[t] = append(w.dead[t], d)
+func (w *Writer) addDead(t *taskstate.Task, ev *store.ShardEvent) {
+	if ev.Create == w.succeededAt && slices.Contains(w.succeeded, t) {
+		return
+	}
+
+	f := w.failing[t]
+	if f == nil {
+		f = &failing{}
+		w.failing[t] = f
+	}
+
+	d := deadRun{xxhash.Sum64String(ev.Run), ev.Create}
+	if !slices.ContainsFunc(f.dead, func(o deadRun) bool { return o.run == d.run }) {
+		f.dead = append(f.dead, d)
+	}
+	f.noteFailure(ev)
+}
+
+// noteFailure notes how a dead run has failed, if it is the newest one and its record is known.
+func (f *failing) noteFailure(ev *store.ShardEvent) {
+	if ev.Create > f.lastAt && len(ev.Value) > 0 {
+		f.last, f.lastAt = failureOf(ev), ev.Create
 	}
 }
 
-// DeadRuns returns the number of dead runs of t after its last success, as far as they are known, and whether all of them
-// are.
-func (w *Writer) DeadRuns(t *taskstate.Task) (n int, known bool) {
-	return len(w.dead[t]), t.Row != readmodel.NoSlot && w.Index.Row(t.Row).Flags.Has(readmodel.History)
+// failureOf returns how a dead run has failed, or nil if its record cannot be read. It does not keep the record in memory,
+// which may be large.
+func failureOf(ev *store.ShardEvent) *readmodel.Failure {
+	d, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
+	if err != nil {
+		return nil
+	}
+
+	reason, _ := task.ReasonOf(d.Reason)
+
+	return &readmodel.Failure{
+		Run: strings.Clone(ev.Run), State: readmodel.OutcomeOf(d.State).State(), Reason: reason.Name, ExitCode: d.ExitCode,
+		Node: strings.Clone(d.Node), Ended: d.EndedAt.UnixMilli(),
+	}
 }
 
 // Wanted returns the tasks whose past is not known, in no particular order, and begins to note what Restore needs. tasks
@@ -337,7 +441,7 @@ func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 	w.dismissed = map[string]struct{}{}
 
 	for t := range tasks.All() {
-		if t.Row != readmodel.NoSlot && !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+		if t.Present && t.Row != readmodel.NoSlot && !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
 			list = append(list, pastruns.Want{Task: t.FullName(), UID: t.UID()})
 		}
 	}
@@ -348,7 +452,7 @@ func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 // DoubtPast makes the past of a task one that has to be read: an event of an end was lost, before now.
 func (w *Writer) DoubtPast(t *taskstate.Task, now time.Time) {
 	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
-	if t.Row != readmodel.NoSlot {
+	if t.Present && t.Row != readmodel.NoSlot {
 		w.Index.Change(t.Row, func(r *readmodel.Row) { r.Flags &^= readmodel.History })
 	}
 }
@@ -378,7 +482,7 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 			}
 		}
 
-		r.LastSuccess, r.Failures = p.Success.End.Ended, readmodel.Count(p.Failures+later)
+		r.LastSuccess, r.Failures = readmodel.Seconds(p.Success.End.Ended), readmodel.Count(p.Failures+later)
 		r.Flags |= readmodel.History
 	})
 
@@ -390,13 +494,24 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 
 	// What was known before the reading may be wrong, if events were lost. What has happened since is not in p.
 	w.keepDead(t, func(d deadRun) bool { return d.create > max(p.DeadRevision, p.Success.Mod) })
-	for _, d := range p.Dead {
-		if _, dismissed := w.dismissed[d.Key]; !dismissed && !t.Orphan(d.Run) {
-			w.addDead(t, deadRun{xxhash.Sum64String(d.Run), d.Create})
+	for i := range p.Dead {
+		if d := &p.Dead[i]; !w.isDismissed(d) && !t.Orphan(d.Run) {
+			w.addDead(t, d)
 		}
 	}
 
+	// Only the newest dead run was read. If it was dismissed since, it was still the last failure.
+	if f, n := w.failing[t], len(p.Dead); f != nil && n > 0 {
+		f.noteFailure(&p.Dead[n-1])
+	}
+
 	w.Touch(t)
+}
+
+// isDismissed reports whether a dead run was removed since the reading of the past began.
+func (w *Writer) isDismissed(d *store.ShardEvent) bool {
+	_, is := w.dismissed[d.Key]
+	return is
 }
 
 // countUpTo returns how many of the ascending revisions are not above one.

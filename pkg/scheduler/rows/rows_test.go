@@ -3,8 +3,10 @@ package rows
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -36,13 +38,13 @@ type happening struct {
 // events returns what a watch delivers of it.
 func (h happening) events() []store.ShardEvent {
 	key := record.ShardKey{Kind: record.KindDead, Ref: record.Ref{Namespace: "default", Name: "a"}, Run: h.run}
-	dead := store.ShardEvent{ShardKey: key, Key: "dead/" + h.run, Task: taskName, Mod: h.revised, Create: h.revised}
+	dead := store.ShardEvent{ShardKey: key, Key: "dead/" + h.run, Task: taskName, Mod: h.revised, Create: h.revised, Value: record.EncodeWaiting(task.Waiting{Run: h.end()})}
 	switch {
 	case h.marked != 0:
 		dead.Create = h.marked
 		return []store.ShardEvent{dead}
 	case h.state == "":
-		dead.Deleted, dead.Create = true, 0
+		dead.Deleted, dead.Create, dead.Value = true, 0, nil
 		return []store.ShardEvent{dead}
 	}
 
@@ -55,22 +57,26 @@ func (h happening) events() []store.ShardEvent {
 	return []store.ShardEvent{end}
 }
 
-// record returns the history record of an end. Each is different.
-func (h happening) record() []byte {
+// end returns the run of an end. Each is different.
+func (h happening) end() task.Run {
 	at := time.UnixMilli(1_700_000_000_000)
-	r := task.Run{UID: "uid0", State: h.state, ScheduledTime: task.At(at), StartedAt: task.At(at), EndedAt: task.At(at.Add(time.Duration(h.revised) * time.Second))}
-	r.LatenessMS = new(h.revised)
+	r := task.Run{UID: "uid0", ID: h.run, State: h.state, Reason: task.ReasonExit, Node: "n1", ScheduledTime: task.At(at), StartedAt: task.At(at), EndedAt: task.At(at.Add(time.Duration(h.revised) * time.Second))}
+	r.LatenessMS, r.ExitCode = new(h.revised), new(int(h.revised))
 
-	return record.EncodeEnded(r)
+	return r
 }
+
+// record returns the history record of an end.
+func (h happening) record() []byte { return record.EncodeEnded(h.end()) }
 
 // outcome is what a row says about ends.
 type outcome struct {
-	LastEnd, LastSuccess int64
-	Duration, Lateness   int32
-	Failures             uint16
-	Last                 task.State
-	Failing, History     bool
+	LastEnd            int64
+	LastSuccess        uint32
+	Duration, Lateness int32
+	Failures           uint16
+	Last               task.State
+	Failing, History   bool
 }
 
 func outcomeOf(r readmodel.Row) outcome {
@@ -98,7 +104,7 @@ func outcomeAfter(story []happening) outcome {
 
 		switch h.state {
 		case task.Succeeded:
-			want.LastSuccess, want.Failures = end.Ended, 0
+			want.LastSuccess, want.Failures = readmodel.Seconds(end.Ended), 0
 			success = h.revised
 		case task.Cancelled:
 		default:
@@ -151,8 +157,66 @@ func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
 			p.Dead = append(p.Dead, ev)
 		}
 	}
+	for i := range p.Dead {
+		if i < len(p.Dead)-1 {
+			p.Dead[i].Value = nil // only the newest is read
+		}
+	}
 
 	return p
+}
+
+// boardOf returns what a board shows of an index.
+func boardOf(x *readmodel.Index) *readmodel.BoardAnswer {
+	scan := readmodel.NewScan(&readmodel.Query{Board: &readmodel.BoardRange{Span: time.Hour, Limit: 10}}, "n1")
+	scan.Add(readmodel.ShardAnswer{}, x)
+
+	return scan.Answer().Board
+}
+
+// failureFault compares the failure on a board with what has happened, and returns the difference, or "". It is the newest
+// dead run since the last success. If that was dismissed, and older ones were not, it may be one of these.
+func failureFault(failing []task.BoardFailing, story []happening) string {
+	died, left, success := map[string]happening{}, map[string]bool{}, int64(0)
+	for _, h := range story {
+		switch {
+		case h.state == "" && h.marked == 0:
+			delete(left, h.run)
+		case h.state == task.Succeeded:
+			success = h.revised
+		case h.dead:
+			died[h.run], left[h.run] = h, true
+		}
+	}
+
+	newestLeft := int64(0)
+	for run := range left {
+		if at := died[run].revised; at > success {
+			newestLeft = max(newestLeft, at)
+		}
+	}
+
+	if newestLeft == 0 {
+		if len(failing) > 0 {
+			return fmt.Sprintf("%+v is failing", failing)
+		}
+		return ""
+	}
+
+	if len(failing) != 1 {
+		return fmt.Sprintf("%d tasks are failing", len(failing))
+	}
+
+	f := failing[0]
+	h, ok := died[f.Run]
+	if !ok || h.revised < newestLeft {
+		return fmt.Sprintf("the last failure is %+v, and a run failed at %d", f, newestLeft)
+	}
+	if e := h.end(); f.State != e.State || f.Reason != e.Reason || *f.ExitCode != *e.ExitCode || f.Node != e.Node || f.EndedAt != e.EndedAt {
+		return fmt.Sprintf("%+v, want %+v", f, e)
+	}
+
+	return ""
 }
 
 // drawStory draws what happens to the task, each at a revision of its own.
@@ -248,6 +312,9 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		if got, want := outcomeOf(w.Index.Row(at.Row)), outcomeAfter(story); got != want {
 			t.Fatalf("loaded at %d: %+v\nwant %+v\nafter %+v", loaded, got, want, story)
 		}
+		if fault := failureFault(boardOf(w.Index).Lists.Failing, story); fault != "" {
+			t.Fatalf("loaded at %d: %s\nafter %+v", loaded, fault, story)
+		}
 
 		if len(w.recent)+len(w.readAhead)+len(w.dismissed) > 0 {
 			t.Fatalf("it still keeps %v, %v, %v", w.recent, w.readAhead, w.dismissed)
@@ -295,8 +362,69 @@ func TestWriter_NewTasksHaveNoPast(t *testing.T) {
 	w.Touch(at)
 	w.Flush(104)
 
-	if _, rows := w.Index.Collected(); rows != 0 || at.Row != readmodel.NoSlot {
-		t.Errorf("%d rows after the task was deleted", rows)
+	if size := w.Index.Size(); size.Rows != 0 || at.Row != readmodel.NoSlot {
+		t.Errorf("%d rows after the task was deleted", size.Rows)
+	}
+}
+
+// As long as a run of a deleted task is left, boards show it. The task is in no count and in no list, and what was known of
+// its past is forgotten.
+func TestWriter_ShowsRunsOfADeletedTask(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	at := newTask(1)
+	at.Activity = &taskstate.Activity{Active: []*taskstate.Attempt{{Run: "20261120T120000.000Z-uid0", Node: "n1", Since: 7}}}
+	w.Touch(at)
+	w.Flush(1)
+	for _, ev := range (happening{state: task.Failed, run: "r2", dead: true, revised: 2}).events() {
+		if ev.Kind == record.KindDead {
+			w.NoteDead(at, &ev)
+		}
+	}
+	w.Flush(2)
+
+	if b := boardOf(w.Index); b.Counts.Tasks != 1 || b.Counts.ActiveCount != 1 || b.Counts.FailingCount != 1 {
+		t.Errorf("before it is deleted: %+v", b.Counts)
+	}
+
+	at.Present = false
+	w.Touch(at)
+	w.Flush(3)
+
+	q := &readmodel.Query{Limit: 10}
+	first := readmodel.NewFirst(q)
+	if counts := w.Index.Scan(q, 0, first); counts != (readmodel.Counts{}) || len(first.Sorted()) != 0 || w.Index.Size() != (readmodel.Size{}) {
+		t.Errorf("a deleted task counts: %+v, %+v", counts, w.Index.Size())
+	}
+	if b := boardOf(w.Index); b.Counts.Tasks != 0 || b.Counts.ActiveCount != 1 || len(b.Lists.Active) != 1 || b.Counts.FailingCount != 0 {
+		t.Errorf("after it is deleted: %+v, %+v", b.Counts, b.Lists.Active)
+	}
+
+	at.Activity = nil
+	w.Touch(at)
+	w.Flush(4)
+
+	if b := boardOf(w.Index); b.Counts.ActiveCount != 0 || at.Row != readmodel.NoSlot {
+		t.Errorf("after its run has ended: %+v", b.Counts)
+	}
+}
+
+// The board must not keep the record of a dead run in memory, which contains the end of its output.
+func TestWriter_KeepsNoRecordsOfDeadRuns(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	at := newTask(1)
+	key := strings.Repeat("k", 1000) + "r2"
+	ev := (happening{state: task.Failed, run: "r2", dead: true, revised: 2}).events()[0]
+	ev.Run = key[1000:]
+	w.NoteDead(at, &ev)
+
+	f := w.failing[at].last
+	if f.Run != "r2" || unsafe.StringData(f.Run) == unsafe.StringData(ev.Run) {
+		t.Errorf("the id %q is a part of the key", f.Run)
+	}
+	if reason, _ := task.ReasonOf(task.ReasonExit); unsafe.StringData(f.Reason) != unsafe.StringData(reason.Name) {
+		t.Error("the reason is no constant")
 	}
 }
 

@@ -54,13 +54,6 @@ func (h Heap) UpTo(at int64) (list []*Task) {
 	return list
 }
 
-// CountUpTo returns how many tasks have a tick that is due at the instant at (Unix milliseconds).
-func (h Heap) CountUpTo(at int64) int {
-	n := 0
-	h.AnyUpTo(at, func(*Task) bool { n++; return false })
-	return n
-}
-
 // InOrder visits the tasks in the order in which their ticks are due, until visit returns false. Visiting k
 // tasks costs O(k log k), whatever the size of the heap. visit must not change the heap.
 func (h Heap) InOrder(visit func(*Task) bool) {

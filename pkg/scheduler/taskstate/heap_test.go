@@ -53,8 +53,8 @@ func TestHeap_GivesTasksByTimeThenName(t *testing.T) {
 			}
 		}
 
-		if n := len(h.UpTo(until)); n != due || h.CountUpTo(until) != due {
-			rt.Fatalf("%d tasks are due, %d listed, %d counted", due, n, h.CountUpTo(until))
+		if n := len(h.UpTo(until)); n != due {
+			rt.Fatalf("%d tasks are due, %d listed", due, n)
 		}
 
 		if found := h.AnyUpTo(until, func(s *Task) bool { return s == last }); found != (last.At >= 0 && last.Next <= until) {

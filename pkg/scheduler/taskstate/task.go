@@ -1,6 +1,6 @@
 // Package taskstate holds what the owner of a shard knows about each of its tasks: the entry, waiting and
 // active runs, and what the history shows (Task). Its methods answer the questions about one task on which
-// decisions depend. A Heap orders tasks by when their next ticks are due, and a Census counts them by kind.
+// decisions depend. A Heap orders tasks by when their next ticks are due.
 //
 // The package decides nothing, does no I/O and reads no clock. Package scheduler changes a task when an
 // event or a commit requires it. Nothing here is safe for concurrent use.
@@ -57,15 +57,13 @@ type Task struct {
 	marks   marks
 }
 
-// marks are what the lists that contain a task keep about it: two bits for its Kind, as it was last counted in the Census,
-// and flags.
+// marks are flags of a task, in one byte. See the methods.
 type marks uint8
 
 const (
-	kindMask    marks = 1<<2 - 1
-	listedMark  marks = 1 << 2
-	touchedMark marks = 1 << 3
-	httpMark    marks = 1 << 4
+	listedMark marks = 1 << iota
+	touchedMark
+	httpMark
 )
 
 // set sets or clears a flag, and reports whether that changes it.
@@ -241,14 +239,18 @@ type Attempt struct {
 	Run    string // run id
 	Node   string
 	Create int64 // create revision of the inbox record, which is the fencing token; 0 if not known yet
-	Since  int64 // when this owner dispatched it, in Unix ms; 0: another owner did
+	Since  int64 // when it was dispatched, in Unix ms; if another owner did that, the time of its tick
 	// ProbeUntil is set for an attempt of a run that waited for its target: up to then, in Unix ms, the target counts as
 	// down while the attempt is in progress (TargetDown). It is 0 if another owner dispatched the attempt.
 	ProbeUntil int64
 	// Pool is whose slot on the node is counted for it. The task's action may have changed since.
 	Pool  placement.Pool
+	Found bool   // another owner dispatched it
 	Watch *Watch // nil unless the node is gone or the attempt must be cancelled
 }
+
+// IsAway reports whether the node of the attempt was read as absent.
+func (a *Attempt) IsAway() bool { return a.Watch != nil && !a.Watch.Since.IsZero() }
 
 // Watched returns a's watch, and creates it if there is none.
 func (a *Attempt) Watched() *Watch {

@@ -22,8 +22,9 @@ type Answer struct {
 	at           task.Time // when the owners were asked
 	shards       int
 	needsHistory bool
-	needed       Revisions // it contains these revisions, or their shards are missing
-	entry        *entry    // nil: it is not kept
+	needed       Revisions   // it contains these revisions, or their shards are missing
+	board        *task.Board // of a question for a board; it must not be changed
+	entry        *entry      // nil: it is not kept
 }
 
 // Info describes the answer for the caller of a list. now is the clock of this node.
@@ -147,23 +148,30 @@ func busyFailure(c *httpapi.Call, busy *readmodel.Busy) error {
 		WithHint("try again later, or list by name, without other filters")
 }
 
-// judge returns why an answer cannot be given: a node is busy, or no node has answered.
-func (a *Asker) judge(answer *Answer, failures map[string]error, now task.Time) error {
-	var worst *readmodel.Busy
-	var refused *task.Error
+// worstBusy returns the failure of the node that is busy for the longest time, or nil if none is busy.
+func worstBusy(failures map[string]error) (worst *readmodel.Busy) {
 	for _, err := range failures {
 		var busy *readmodel.Busy
 		if errors.As(err, &busy) && (worst == nil || busy.RetryAfter > worst.RetryAfter) {
 			worst = busy
 		}
+	}
+
+	return worst
+}
+
+// judge returns why an answer cannot be given: a node is busy, or no node has answered.
+func (a *Asker) judge(answer *Answer, failures map[string]error) error {
+	var refused *task.Error
+	for _, err := range failures {
 		_ = errors.As(err, &refused)
 	}
 
-	switch {
-	case refused != nil:
+	if refused != nil {
 		return refused
-	case worst != nil:
-		return worst
+	}
+	if busy := worstBusy(failures); busy != nil {
+		return busy
 	}
 
 	a.mu.Lock()
@@ -175,7 +183,7 @@ func (a *Asker) judge(answer *Answer, failures map[string]error, now task.Time) 
 	}
 
 	if a.since.IsZero() {
-		a.since = now
+		a.since = answer.at
 	}
 
 	why := "no shard has an owner"

@@ -74,7 +74,10 @@ func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
 // last ten seconds. If the owners
 // cannot be asked, Ask returns the last answer, which may be ten minutes old, and without one a failure with status 429
 // or 503.
-func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
+func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) { return a.share(c, q, a.askAll) }
+
+// share is Ask with another way to get a new answer, which may wait for busy nodes for as long as patience.
+func (a *Asker) share(c *httpapi.Call, q Question, ask func(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (Answer, error)) (Answer, error) {
 	caller := httpapi.CallerOf(c.Context())
 	wrote, needed := a.cache.lastWrite(caller.Who)
 	e := a.cache.entryOf(q.Key(), caller.Who)
@@ -94,7 +97,7 @@ func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) {
 		}
 		var asked Answer
 		var err error
-		panicked := callgroup.Catch(func() { asked, err = a.askAll(context.WithoutCancel(c.Context()), caller, &q, patience) })
+		panicked := callgroup.Catch(func() { asked, err = ask(context.WithoutCancel(c.Context()), caller, &q, patience) })
 		if panicked != nil {
 			err = panicked
 		}
@@ -147,12 +150,24 @@ func (a *Asker) AskComplete(c *httpapi.Call, q Question) (Answer, error) {
 	return answer, err
 }
 
-// askAll asks all scheduling nodes, and merges their answers. It waits for nodes that are busy for as long as patience.
+// askAll asks all scheduling nodes, and merges their answers. It waits for nodes that are busy for as long as patience. It
+// fails if a node is busy, or if no node answers.
 func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (Answer, error) {
+	answer, _, failures := a.askOwners(ctx, caller, q, patience)
+	if err := ctx.Err(); err != nil {
+		return answer, err
+	}
+
+	return answer, a.judge(&answer, failures)
+}
+
+// askOwners asks all scheduling nodes, and merges their answers. It waits for nodes that are busy for as long as patience.
+// It also returns the answers, and why nodes have not answered, by node.
+func (a *Asker) askOwners(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (answer Answer, answers map[string]readmodel.NodeAnswer, failures map[string]error) {
 	now := a.Now.Stamp()
 	q.Now = now.UnixMilli()
 	nodes := a.schedulingNodes(ctx)
-	answers, failures := a.askNodes(ctx, caller, q, nodes, nil)
+	answers, failures = a.askNodes(ctx, caller, q, nodes, nil)
 
 	a.askBusyAgain(ctx, caller, q, nodes, answers, failures, patience)
 
@@ -168,16 +183,12 @@ func (a *Asker) askAll(ctx context.Context, caller httpapi.Caller, q *Question, 
 		}
 	}
 
-	answer := Answer{
+	answer = Answer{
 		Page: readmodel.Merge(q.query(caller.Who), a.Shards, inOrder(answers)),
 		at:   now, shards: a.Shards, needsHistory: q.needsHistory(), needed: q.MinRevisions,
 	}
 
-	if err := ctx.Err(); err != nil {
-		return answer, err
-	}
-
-	return answer, a.judge(&answer, failures, now)
+	return answer, answers, failures
 }
 
 // askBusyAgain asks the nodes that were busy again until they answer, for as long as patience. It updates answers and

@@ -30,15 +30,16 @@ const (
 
 // Question is a question about tasks. Nodes send it to each other as JSON.
 type Question struct {
-	Namespace string               `json:"namespace,omitempty"` // "": all namespaces
-	Within    []string             `json:"within,omitzero"`     // with all namespaces: only these, in order; nil: all of them, and empty: none
-	Query     readmodel.QueryLine  `json:"query,omitzero"`
-	Order     readmodel.Order      `json:"order,omitempty"`
-	After     *readmodel.Place     `json:"after,omitempty"`  // only tasks after this place; nil: from the beginning
-	Limit     int                  `json:"limit,omitempty"`  // how many places to return, at most MaxLimit; 0: only counts
-	Load      *readmodel.LoadRange `json:"load,omitempty"`   // the load of the tasks instead of places
-	Runs      *readmodel.RunsRange `json:"runs,omitempty"`   // the newest runs of the tasks instead of places; nil: places
-	Splits    int                  `json:"splits,omitempty"` // the names of one in so many tasks instead of places; 0: places
+	Namespace string                `json:"namespace,omitempty"` // "": all namespaces
+	Within    []string              `json:"within,omitzero"`     // with all namespaces: only these, in order; nil: all of them, and empty: none
+	Query     readmodel.QueryLine   `json:"query,omitzero"`
+	Order     readmodel.Order       `json:"order,omitempty"`
+	After     *readmodel.Place      `json:"after,omitempty"`  // only tasks after this place; nil: from the beginning
+	Limit     int                   `json:"limit,omitempty"`  // how many places to return, at most MaxLimit; 0: only counts
+	Load      *readmodel.LoadRange  `json:"load,omitempty"`   // the load of the tasks instead of places
+	Runs      *readmodel.RunsRange  `json:"runs,omitempty"`   // the newest runs of the tasks instead of places; nil: places
+	Splits    int                   `json:"splits,omitempty"` // the names of one in so many tasks instead of places; 0: places
+	Board     *readmodel.BoardRange `json:"board,omitempty"`  // what a board shows of the tasks instead of places
 
 	// MinRevisions are, by shard, revisions that the answer must contain (see readmodel.Query). An Asker adds those of the
 	// caller's last writes.
@@ -61,16 +62,20 @@ func (q *Question) needsHistory() bool { return q.Query.NeedsHistory() || q.Abou
 func (q *Question) query(subject string) *readmodel.Query {
 	return &readmodel.Query{
 		Subject: subject, Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions()}, Order: q.Order,
-		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, MinRevisions: q.MinRevisions,
+		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, Board: q.Board, MinRevisions: q.MinRevisions,
 	}
 }
 
 // shareFor returns for how long an answer to the question is given again.
 func (q *Question) shareFor() time.Duration {
-	if q.Load != nil {
+	switch {
+	case q.Board != nil:
+		return shareBoardFor
+	case q.Load != nil:
 		return shareLoadFor
+	default:
+		return shareFor
 	}
-	return shareFor
 }
 
 // encode returns the question as JSON.
@@ -131,6 +136,10 @@ func (q *Question) check() error {
 		for _, minute := range l.Makers {
 			limits = append(limits, limit{"load.makers", int64(minute), 0, int64(l.Minutes) - 1})
 		}
+	}
+
+	if b := q.Board; b != nil {
+		limits = append(limits, limit{"board.span", int64(b.Span), 1, int64(maxBoardSpan)}, limit{"board.limit", int64(b.Limit), 1, maxBoardLimit})
 	}
 
 	for shard, revision := range q.MinRevisions {

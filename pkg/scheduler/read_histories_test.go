@@ -1,11 +1,10 @@
-package histories
+package scheduler
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
@@ -14,18 +13,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-
-// fakeStore holds the history of each task: the states of its runs, the oldest first.
-type fakeStore struct {
+// fakeHistories holds the history of each task: the states of its runs, the oldest first.
+type fakeHistories struct {
 	t         *testing.T
 	histories [][]task.State
 	pages     []int // how many records each read asked for
 }
 
-const listed = 99 // the revision of the lists
+const historiesListed = 99 // the revision of the lists
 
-func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+func (s *fakeHistories) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
 	for i, ref := range refs {
 		var own []store.ShardEvent
 		for n := range s.histories[i] {
@@ -34,12 +31,12 @@ func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]
 		keys = append(keys, own)
 	}
 
-	return keys, listed, nil
+	return keys, historiesListed, nil
 }
 
-func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
-	if rev != listed {
-		s.t.Errorf("records are read at revision %d, and were listed at %d", rev, listed)
+func (s *fakeHistories) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+	if rev != historiesListed {
+		s.t.Errorf("records are read at revision %d, and were listed at %d", rev, historiesListed)
 	}
 
 	s.pages = append(s.pages, len(keys))
@@ -52,23 +49,23 @@ func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (even
 	return events, nil
 }
 
-// failing returns a task that is paused after a number of failures in a row.
-func failing(pauseAfter int) *taskstate.Task {
+// countsFailures returns a task that is paused after a number of failures in a row.
+func countsFailures(pauseAfter int) *taskstate.Task {
 	const name, uid = "default/a", "abcd"
 	return &taskstate.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &definition.Policy{PolicyFields: &definition.PolicyFields{PauseAfter: pauseAfter}}, Timing: &definition.Timing{}}
 }
 
-func TestRead_ReadsBackwardAsFarAsNeeded(t *testing.T) {
+func TestReadHistoriesOf_ReadsBackwardAsFarAsNeeded(t *testing.T) {
 	const ok, bad = task.Succeeded, task.Failed
-	s := &fakeStore{t: t, histories: [][]task.State{
+	s := &fakeHistories{t: t, histories: [][]task.State{
 		{bad, bad, bad, bad, bad, bad, bad, bad, ok}, // the newest succeeded
 		{ok, bad, bad, bad, bad, bad, bad, bad, bad}, // all but the oldest failed
 		{bad, bad, bad, bad, bad, bad, ok, bad, bad}, // two failed since the last success
 		{ok, ok, ok, ok, ok, ok, bad, bad, bad, bad}, // the task does not count failures
 	}}
-	tasks := []*taskstate.Task{failing(20), failing(20), failing(20), failing(0)}
+	tasks := []*taskstate.Task{countsFailures(20), countsFailures(20), countsFailures(20), countsFailures(0)}
 
-	readers, err := Read(t.Context(), s, 0, tasks)
+	readers, err := readHistoriesOf(t.Context(), s, 0, tasks)
 	if err != nil {
 		t.Fatal(err)
 	}
