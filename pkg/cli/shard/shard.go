@@ -1,4 +1,5 @@
 // Package shard implements "carillon shard": the owners of shards and their watermarks.
+// It is small because each noun of the command line has a package of its own.
 package shard
 
 import (

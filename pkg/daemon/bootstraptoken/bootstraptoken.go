@@ -7,6 +7,9 @@
 //
 // The package writes the cluster's record, the first records below access/, and the file token in the data directory.
 // After an error the caller tries again, and the next try uses the secret that is in the file.
+//
+// The package is separate from package daemon so that its tests can lose answers of etcd, or stop before a
+// transaction, without starting a node.
 package bootstraptoken
 
 import (
