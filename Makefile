@@ -173,9 +173,9 @@ cluster-down: ## Stop the local cluster; CLEAN=1 deletes its data
 	@bash scripts/cluster-down.sh $(NODES)
 
 .PHONY: docs
-docs: build ## Generate docs/cli.md from the help of the commands, and docs/api.md from the OpenAPI document
+docs: build ## Write the references of the command line and of the HTTP API to build/docs
 	@bash scripts/cli-docs.sh
-	@go test -count=1 -run TestAPIPage_IsCurrent ./pkg/internal/api -update >/dev/null && echo "wrote docs/api.md"
+	@bash scripts/api-docs.sh
 
 .PHONY: deb
 deb: ## Build a Debian package in build/, for GOARCH (default: this host)

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# make docs: write docs/cli.md, or another FILE, from the help of the commands.
+# cli-docs.sh [FILE]: write the page of the command line, by default build/docs/cli.md, from the help of the commands.
+# Part of make docs and make deb.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 carillon=${CARILLON:-$root/build/carillon}
-page=${1:-docs/cli.md}
+page=${1:-build/docs/cli.md}
+mkdir -p "$(dirname "$page")"
 [[ -x $carillon ]] || die "build/carillon is missing: run \`make docs\`"
 unset "${!CARILLON_@}" 2>/dev/null || true
 
@@ -54,8 +56,8 @@ topic() { # NAME TITLE
 	cat <<'END'
 # The command line
 
-This page contains the help of every `carillon` command. `make docs` generates it; `carillon COMMAND --help` prints the same
-text. Most commands are a noun followed by a verb. Some common commands are a single word.
+This page contains the help of every `carillon` command. It is generated; `carillon COMMAND --help` prints the same text.
+Most commands are a noun followed by a verb. Some common commands are a single word.
 
 Commands write data to stdout and everything else to stderr. With `-o json`, an error is a JSON object on stderr: `{"code",
 "field", "message", "hint"}`. An empty list is `[]`. In scripts, use `-o json`: new fields may be added, but fields are never
@@ -78,4 +80,4 @@ END
 	topic queries "Queries"
 	topic exit-codes "Exit codes"
 } >"$page"
-say "wrote $page: $(grep -c '^##' "$page") sections"
+say "wrote ${page#"$root/"}: $(grep -c '^##' "$page") sections"

@@ -79,6 +79,9 @@ install -d "$doc/docs/how-to"
 install -m 644 README.md "$doc/"
 install -m 644 docs/*.md "$doc/docs/"
 install -m 644 docs/how-to/*.md "$doc/docs/how-to/"
+CARILLON=$program bash scripts/cli-docs.sh "$doc/docs/cli.md" >/dev/null
+bash scripts/api-docs.sh "$doc/docs/api.md" >/dev/null
+chmod 644 "$doc"/docs/{cli,api}.md
 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' ./cmd/carillon | sort -u >"$doc/modules.txt"
 install -m 644 CHANGELOG.md "$doc/changelog"
 maintainer=${DEB_MAINTAINER:-The Carillon authors <carillonhq@users.noreply.github.com>}

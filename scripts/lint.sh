@@ -29,7 +29,6 @@ check "go vet, upgrade" go vet -tags upgrade ./pkg/daemon
 check "go vet, browser" go vet -tags browser ./pkg/internal/ui/browsertest
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
-check "generated docs" bash scripts/docs-current.sh
 check "layers" go run ./scripts/layers
 if ((${#bad[@]} > 0)); then
 	say "make lint: FAILED: ${bad[*]}"

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/bench"
 	"github.com/carillonhq/carillon/pkg/cli"
@@ -79,7 +80,7 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 	})
 }
 
-// TestTree_EveryCommandHasExamples, and a description.
+// TestTree_EveryCommandHasExamples, and a description, also of each of its flags. Its help shows them.
 func TestTree_EveryCommandHasExamples(t *testing.T) {
 	walk(cli.Tree(append(daemon.Commands(), bench.Command())...), func(c *cobra.Command) {
 		switch name := c.Parent().Name(); {
@@ -90,6 +91,17 @@ func TestTree_EveryCommandHasExamples(t *testing.T) {
 		case c.HasExample() && !strings.Contains(c.Example, "carillon "):
 			t.Errorf("%s: its examples do not run it", c.CommandPath())
 		}
+
+		help := c.UsageString()
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			switch {
+			case f.Hidden || f.Deprecated != "":
+			case f.Usage == "":
+				t.Errorf("%s: --%s has no description", c.CommandPath(), f.Name)
+			case !strings.Contains(help, "--"+f.Name+" ") && !strings.Contains(help, "--"+f.Name+"\n"):
+				t.Errorf("%s: its help does not show --%s", c.CommandPath(), f.Name)
+			}
+		})
 	})
 }
 

@@ -29,13 +29,24 @@ type document struct {
 }
 
 // newDocument returns a document without operations.
+// conventions describes what all operations have in common.
+const conventions = `Programs use this API to do what the command line does. Any node answers for the whole cluster.
+
+- Every request except health checks and logins requires ` + "`Authorization: Bearer TOKEN`" + `, also on loopback.
+- JSON is snake_case. Times are RFC 3339 in UTC with milliseconds, durations are Go's (` + "`1m30s`" + `). Fields may be added, but are
+  never renamed. An unknown parameter or field is rejected.
+- A list is ` + "`{\"items\": […], \"next\": TOKEN}`; `page=TOKEN`" + ` requests the next page.
+- An error is a problem (RFC 9457, ` + "`application/problem+json`) with `code`, `field`, `detail` and `hint`" + `.
+- 401: missing or invalid token. 400, 422: invalid request. 503: etcd or the node does not answer at the moment.
+- A change is sent to etcd once. 504 means that the outcome is unknown; ` + "`id`" + ` names the run or task that may exist.
+`
+
 func newDocument(version string) *document {
 	cfg := huma.DefaultConfig("Carillon", version)
 	reg := newRegistry(&cfg)
 	d := &document{schemas: reg, doc: cfg.OpenAPI}
 	d.doc.OpenAPI = "3.1.0"
-	d.doc.Info.Description = "A distributed cron. Times are RFC 3339 in UTC with milliseconds, durations are Go's (\"1m30s\"). " +
-		"A change is sent to etcd once: 504 means that the outcome is unknown, and id names what may have been written."
+	d.doc.Info.Description = conventions
 	d.doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
 	d.doc.Servers = []*huma.Server{{URL: "/", Description: "The node that serves this document. Any node answers for the cluster."}}
 	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// requestByPath calls a node's HTTP API by its path, as a user of docs/api.md does, without the client package.
+// requestByPath calls a node's HTTP API by its path, as a user without a client library does, without the client package.
 // answer may be nil. The error is a *client.Error if the API refuses the call.
 func (w *world) requestByPath(ctx context.Context, n *node, method, path string, body, answer any) error {
 	return w.requestWith(ctx, w.firstToken(), n, method, path, body, answer)
