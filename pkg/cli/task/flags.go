@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -430,4 +431,13 @@ func completeTaskFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "limit", limitNames()...)
 	completeHTTPFlags(cmd)
 	complete.RegisterFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
+}
+
+// limitNames returns the names of limits in the form in which --limit begins.
+func limitNames() (names []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[task.Limits]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name+"=")
+	}
+	return names
 }

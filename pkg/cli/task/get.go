@@ -1,11 +1,7 @@
 package task
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +18,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // getCommand returns "carillon task get".
@@ -153,7 +148,6 @@ func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
 
 // describeSpec adds the fields that users define.
 func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
-	std := task.Defaults()
 	d.Field("Name", "%s", t.Name)
 	d.Field("Namespace", "%s", t.Namespace)
 	d.Field("Description", "%s", t.Description)
@@ -162,50 +156,6 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	d.Field("In words", "%s", schedulecmd.InWords(t.Spec))
 	d.Field("Time zone", "%s", t.Timezone)
 
-	if t.DST != std.DST && t.DST != (task.DST{}) {
-		d.Field("Clock changes", "gap %s, fold %s", cmp.Or(t.DST.Gap, std.DST.Gap), cmp.Or(t.DST.Fold, std.DST.Fold))
-	}
-
-	if t.Shadow {
-		d.Field("Shadow", "its ticks are recorded but start nothing; end it with: carillon task update %s --shadow=false", t.Name)
-	}
-
-	describeBounds(f, d, t)
-	describeAction(f, d, t.Action)
-
-	if t.Action.HTTP != nil {
-		d.Field("Timeout", "%s", cmp.Or(t.Timeout, task.DefaultHTTPTimeout))
-	} else if t.Timeout > 0 {
-		d.Field("Timeout", "%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
-	}
-
-	d.Field("Success", "%s", wording.SuccessText(t.Success))
-	d.Field("Output", "%s", wording.OutputText(t.Output))
-	d.Field("Overlap", "%s", wording.OverlapText(t.Spec))
-	d.Field("Missed", "%s", wording.MissedPolicyText(t.Missed))
-
-	if t.Deadline > 0 {
-		d.Field("Start deadline", "%s after it falls due", t.Deadline)
-	}
-
-	d.Field("Retry", "%s", f.Plain(wording.RetryText(t.Retry)))
-
-	if t.PauseAfter > 0 {
-		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
-		if t.Failures > 0 {
-			words += fmt.Sprintf("; %d have", t.Failures)
-		}
-		d.Field("Pauses when", "%s", words)
-	}
-
-	d.Field("Runs on", "%s", wording.PlaceText(t.Target))
-	d.Field("Parts", "%s", wording.PartsOfRunsText(t.Target))
-	d.Field("History", "%s", wording.HistoryText(t.History))
-	d.Field("Manual runs give", "%s", wording.AcceptText(t.Accept))
-}
-
-// describeBounds adds the fields that bound or delay a task's ticks.
-func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Start.IsZero() {
 		d.Field("Starts", "%s", f.DateTime(t.Start, t.Timezone))
 	}
@@ -214,22 +164,13 @@ func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 		d.Field("Ends", "%s", f.DateTime(t.End, t.Timezone))
 	}
 
-	if t.Jitter > 0 {
-		d.Field("Jitter", "up to %s", t.Jitter)
+	for _, field := range wording.TaskFields(t) {
+		value := field.Value
+		if !field.Code {
+			value = f.Plain(value)
+		}
+		d.Field(field.Name, "%s", value)
 	}
-
-	if t.MaxRuns > 0 {
-		d.Field("Runs", "%s", runsLeftWords(t))
-	}
-
-	if t.TTL > 0 {
-		d.Field("Deleted", "%s after its last run, when no ticks are left", t.TTL)
-	}
-}
-
-// runsLeftWords returns how many runs are left of the maximum number.
-func runsLeftWords(t client.Task) string {
-	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
 }
 
 // leftWords returns the time until the next tick in parentheses, or "" if there is none.
@@ -238,52 +179,6 @@ func leftWords(f *factory.Factory, t client.Task) string {
 		return ""
 	}
 	return " (" + f.TimeLeft(t.Next) + ")"
-}
-
-// describeAction adds the process or the request of a task, or states that it has none.
-func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
-	if act.HTTP != nil {
-		for _, field := range wording.HTTPFields(act.HTTP) {
-			d.Field(field.Name, "%s", field.Value)
-		}
-		return
-	}
-
-	p := act.Process
-	if p == nil {
-		d.Field("Does", "nothing (noop)")
-		return
-	}
-
-	if p.Shell != "" {
-		d.Field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
-	} else {
-		d.Field("Command", "%s", wording.CommandLine(p.Command))
-	}
-
-	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
-		name := ""
-		if i == 0 {
-			name = "Environment"
-		}
-		d.Field(name, "%s=%s", k, p.Env[k])
-	}
-
-	for i, from := range p.EnvFrom {
-		name := ""
-		if i == 0 {
-			name = "Environment from"
-		}
-		d.Field(name, "%s", from.Source())
-	}
-
-	if p.Stdin != nil {
-		d.Field("Standard input", "%s", p.Stdin.Source())
-	}
-
-	d.Field("Directory", "%s", p.Dir)
-	d.Field("User", "%s", p.User)
-	describeConfinement(d, p)
 }
 
 // ticksAhead and lastRuns return additional information, so their errors are ignored.

@@ -192,7 +192,7 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	}
 
 	if t.MaxRuns > 0 && t.NoNext == "" {
-		f.Note("%s", runsLeftWords(t))
+		f.Note("%s", wording.RunsLeftText(t))
 	}
 
 	if listed > 0 && view.IsAfterCompletion(t.Schedule) {

@@ -1,11 +1,9 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"html/template"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -225,85 +223,11 @@ func settingsOf(t client.Task) []setting {
 	var list settings
 	list.addCode("Schedule", strings.Join(t.Schedule, "\n"))
 	list.add("Time zone", t.Timezone)
-	if std := task.Defaults().DST; t.DST != std && t.DST != (task.DST{}) {
-		list.add("Clock changes", fmt.Sprintf("gap %s, fold %s", cmp.Or(t.DST.Gap, std.Gap), cmp.Or(t.DST.Fold, std.Fold)))
+	for _, f := range wording.TaskFields(t) {
+		list = append(list, setting(f))
 	}
-	if t.Shadow {
-		list.add("Shadow", "its ticks are recorded but start nothing")
-	}
-	if t.Jitter > 0 {
-		list.add("Jitter", "up to "+t.Jitter.String())
-	}
-	if t.MaxRuns > 0 {
-		list.add("Runs", fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns))
-	}
-	if t.TTL > 0 {
-		list.add("Deleted", fmt.Sprintf("%s after its last run, when no ticks are left", t.TTL))
-	}
-
-	addAction(&list, t.Action)
-	if t.Action.HTTP != nil {
-		list.add("Timeout", cmp.Or(t.Timeout, task.DefaultHTTPTimeout).String())
-	} else if t.Timeout > 0 {
-		list.add("Timeout", fmt.Sprintf("%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace))
-	}
-	list.add("Success", wording.SuccessText(t.Success))
-	list.add("Output", wording.OutputText(t.Output))
-	list.add("Overlap", wording.OverlapText(t.Spec))
-	list.add("Missed", wording.MissedPolicyText(t.Missed))
-	if t.Deadline > 0 {
-		list.add("Start deadline", fmt.Sprintf("%s after it falls due", t.Deadline))
-	}
-	list.add("Retry", wording.RetryText(t.Retry))
-	if t.PauseAfter > 0 {
-		list.add("Pauses when", fmt.Sprintf("%d runs in a row have failed; %d have", t.PauseAfter, t.Failures))
-	}
-	list.add("Runs on", wording.PlaceText(t.Target))
-	list.add("Parts", wording.PartsOfRunsText(t.Target))
-	list.add("History", wording.HistoryText(t.History))
-	list.add("Manual runs give", wording.AcceptText(t.Accept))
 
 	return list
-}
-
-// addAction adds what a task does.
-func addAction(list *settings, a task.Action) {
-	if a.HTTP != nil {
-		for _, f := range wording.HTTPFields(a.HTTP) {
-			*list = append(*list, setting{Name: f.Name, Value: f.Value, Code: f.Code})
-		}
-		return
-	}
-
-	p := a.Process
-	if p == nil {
-		list.add("Does", "nothing (noop)")
-		return
-	}
-
-	if p.Shell != "" {
-		list.addCode("Shell", strings.TrimRight(p.Shell, "\n"))
-	} else {
-		list.addCode("Command", wording.CommandLine(p.Command))
-	}
-
-	var env []string
-	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
-		env = append(env, name+"="+p.Env[name])
-	}
-	list.addCode("Environment", strings.Join(env, "\n"))
-
-	var from []string
-	for _, f := range p.EnvFrom {
-		from = append(from, f.Source())
-	}
-	list.addCode("Environment from", strings.Join(from, "\n"))
-	if p.Stdin != nil {
-		list.addCode("Standard input", p.Stdin.Source())
-	}
-	list.addCode("Directory", p.Dir)
-	list.addCode("User", p.User)
-	list.addCode("Group", p.Group)
 }
 
 // fieldDiff is a field that differs between two versions of a task, with the lines of both values.

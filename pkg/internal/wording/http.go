@@ -18,45 +18,49 @@ type Field struct {
 	Code        bool
 }
 
+// fields collects fields. Those without a value are left out.
+type fields []Field
+
+func (f *fields) add(name, value string) {
+	if value != "" {
+		*f = append(*f, Field{Name: name, Value: value})
+	}
+}
+
+func (f *fields) addCode(name, value string) {
+	if value != "" {
+		*f = append(*f, Field{Name: name, Value: value, Code: true})
+	}
+}
+
 // RequestText returns the method and the URL of a request: "POST https://api.example.com/orders".
 func RequestText(h *task.HTTP) string { return h.EffectiveMethod() + " " + h.URL }
 
 // HTTPFields returns the fields of an HTTP action that are set, and those whose defaults people need to know. A value can
 // have several lines.
 func HTTPFields(h *task.HTTP) []Field {
-	var list []Field
-	add := func(name, value string) {
-		if value != "" {
-			list = append(list, Field{Name: name, Value: value})
-		}
-	}
-	addCode := func(name, value string) {
-		if value != "" {
-			list = append(list, Field{Name: name, Value: value, Code: true})
-		}
-	}
-
-	addCode("Request", RequestText(h))
-	addCode("Headers", pairLines("%s: %s", h.Headers))
-	addCode("Body", bodyText(h))
-	addCode("Form", pairLines("%s=%s", h.Form))
-	add("Authentication", authText(h.Auth))
-	add("TLS", tlsText(h.TLS))
-	add("Idempotent", idempotentText(h))
-	add("Expects", expectText(h.Expect))
-	addCode("Results", pairLines("%s = %s", h.Results))
+	var list fields
+	list.addCode("Request", RequestText(h))
+	list.addCode("Headers", pairLines("%s: %s", h.Headers))
+	list.addCode("Body", bodyText(h))
+	list.addCode("Form", pairLines("%s=%s", h.Form))
+	list.add("Authentication", authText(h.Auth))
+	list.add("TLS", tlsText(h.TLS))
+	list.add("Idempotent", idempotentText(h))
+	list.add("Expects", expectText(h.Expect))
+	list.addCode("Results", pairLines("%s = %s", h.Results))
 
 	if h.Redirects > 0 {
-		add("Redirects", fmt.Sprintf("at most %d", h.Redirects))
+		list.add("Redirects", fmt.Sprintf("at most %d", h.Redirects))
 	}
 	if h.UnsentFor != nil {
-		add("Free attempts", fmt.Sprintf("for %s while the target cannot be reached or asks to wait", *h.UnsentFor))
+		list.add("Free attempts", fmt.Sprintf("for %s while the target cannot be reached or asks to wait", *h.UnsentFor))
 	}
 
-	add("Request limits", httpLimitText(h.Limit))
+	list.add("Request limits", httpLimitText(h.Limit))
 
 	if h.Output == task.HTTPOutputKeep {
-		add("Response", "always stored")
+		list.add("Response", "always stored")
 	}
 
 	return list

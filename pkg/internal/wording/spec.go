@@ -3,12 +3,151 @@ package wording
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// TaskFields returns the fields of a task that are set, and those whose defaults people need to know, except for its names,
+// its schedule and the times between which it runs. A value can have several lines.
+func TaskFields(t client.Task) []Field {
+	var list fields
+	if std := task.Defaults().DST; t.DST != std && t.DST != (task.DST{}) {
+		list.add("Clock changes", fmt.Sprintf("gap %s, fold %s", cmp.Or(t.DST.Gap, std.Gap), cmp.Or(t.DST.Fold, std.Fold)))
+	}
+	if t.Shadow {
+		list.add("Shadow", fmt.Sprintf("its ticks are recorded but start nothing; end it with: carillon task update %s --shadow=false", t.Name))
+	}
+	if t.Jitter > 0 {
+		list.add("Jitter", "up to "+t.Jitter.String())
+	}
+	if t.MaxRuns > 0 {
+		list.add("Runs", RunsLeftText(t))
+	}
+	if t.TTL > 0 {
+		list.add("Deleted", fmt.Sprintf("%s after its last run, when no ticks are left", t.TTL))
+	}
+
+	list = append(list, actionFields(t.Action)...)
+	if t.Action.HTTP != nil {
+		list.add("Timeout", cmp.Or(t.Timeout, task.DefaultHTTPTimeout).String())
+	} else if t.Timeout > 0 {
+		list.add("Timeout", fmt.Sprintf("%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace))
+	}
+
+	list.add("Success", SuccessText(t.Success))
+	list.add("Output", OutputText(t.Output))
+	list.add("Overlap", OverlapText(t.Spec))
+	list.add("Missed", MissedPolicyText(t.Missed))
+	if t.Deadline > 0 {
+		list.add("Start deadline", fmt.Sprintf("%s after it falls due", t.Deadline))
+	}
+
+	list.add("Retry", RetryText(t.Retry))
+	if t.PauseAfter > 0 {
+		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
+		if t.Failures > 0 {
+			words += fmt.Sprintf("; %d have", t.Failures)
+		}
+		list.add("Pauses when", words)
+	}
+
+	list.add("Runs on", PlaceText(t.Target))
+	list.add("Parts", PartsOfRunsText(t.Target))
+	list.add("History", HistoryText(t.History))
+	list.add("Manual runs give", AcceptText(t.Accept))
+
+	return list
+}
+
+// RunsLeftText describes how many runs are left of the maximum number.
+func RunsLeftText(t client.Task) string {
+	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
+}
+
+// actionFields returns the fields of the request or the process of a task, or that it has none.
+func actionFields(a task.Action) []Field {
+	if a.HTTP != nil {
+		return HTTPFields(a.HTTP)
+	}
+
+	p := a.Process
+	if p == nil {
+		return []Field{{Name: "Does", Value: "nothing (noop)"}}
+	}
+
+	var list fields
+	if p.Shell != "" {
+		list.addCode("Shell", strings.TrimRight(p.Shell, "\n"))
+	} else {
+		list.addCode("Command", CommandLine(p.Command))
+	}
+
+	list.addCode("Environment", pairLines("%s=%s", p.Env))
+	var from []string
+	for _, f := range p.EnvFrom {
+		from = append(from, f.Source())
+	}
+	list.addCode("Environment from", strings.Join(from, "\n"))
+	if p.Stdin != nil {
+		list.addCode("Standard input", p.Stdin.Source())
+	}
+
+	list.addCode("Directory", p.Dir)
+	list.addCode("User", p.User)
+	list.addCode("Group", p.Group)
+	if p.Groups != nil {
+		list.addCode("Groups", cmp.Or(strings.Join(p.Groups, ", "), "none"))
+	}
+
+	list.add("Umask", p.Umask)
+	if p.Nice != 0 {
+		list.add("Nice", strconv.Itoa(p.Nice))
+	}
+	list.add("I/O", p.IONice)
+
+	var confined []string
+	for _, is := range []struct {
+		yes  bool
+		word string
+	}{{p.NoNewPrivs, "no new privileges"}, {p.PrivateTmp, "a /tmp of its own"}, {p.Scratch, "a scratch directory"}} {
+		if is.yes {
+			confined = append(confined, is.word)
+		}
+	}
+	list.add("Confined", strings.Join(confined, ", "))
+	list.add("Limits", limitsText(p.Limits))
+	if p.Enforce == task.EnforceReport {
+		list.add("Enforce", "what a node cannot enforce is reported")
+	}
+
+	return list
+}
+
+// limitsText describes the limits that are set, in the order of their declaration.
+func limitsText(l task.Limits) string {
+	var words []string
+	v := reflect.ValueOf(l)
+
+	for _, field := range reflect.VisibleFields(v.Type()) {
+		f := v.FieldByIndex(field.Index)
+		if f.IsZero() {
+			continue
+		}
+		if f.Kind() == reflect.Pointer {
+			f = f.Elem()
+		}
+
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		words = append(words, fmt.Sprint(strings.ReplaceAll(name, "_", " "), " ", f.Interface()))
+	}
+
+	return strings.Join(words, ", ")
+}
 
 // OverlapText describes the overlap policy with its limits.
 func OverlapText(s task.Spec) string {
