@@ -22,9 +22,13 @@ type Answer struct {
 	at           task.Time // when the owners were asked
 	shards       int
 	needsHistory bool
-	needed       Revisions   // it contains these revisions, or their shards are missing
-	board        *task.Board // of a question for a board; it must not be changed
-	entry        *entry      // nil: it is not kept
+	needed       Revisions // it contains these revisions, or their shards are missing
+	entry        *entry    // nil: it is not kept
+
+	// What the question asks for instead of places. It must not be changed.
+	board  *task.Board
+	splits []string          // see Splits
+	sizes  map[int]shardSize // see ShardSizes
 }
 
 // Info describes the answer for the caller of a list. now is the clock of this node.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
@@ -51,8 +50,8 @@ type Config struct {
 type Asker struct {
 	Config
 	cache   cache
-	splits  splitCache
-	sizes   sizeCache
+	splits  cache
+	sizes   entry
 	waiting httpapi.Slots // requests that wait for busy nodes
 
 	mu    sync.Mutex
@@ -95,19 +94,7 @@ func (a *Asker) share(c *httpapi.Call, q Question, ask func(ctx context.Context,
 		if _, ok := e.old(); ok {
 			patience = 0
 		}
-		var asked Answer
-		var err error
-		panicked := callgroup.Catch(func() { asked, err = ask(context.WithoutCancel(c.Context()), caller, &q, patience) })
-		if panicked != nil {
-			err = panicked
-		}
-
-		asked.entry = e
-		e.finish(under, asked, err) // also after a panic, because others wait
-
-		if panicked != nil {
-			panic(panicked)
-		}
+		e.lead(under, func() (Answer, error) { return ask(context.WithoutCancel(c.Context()), caller, &q, patience) })
 	}
 
 	select {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/callgroup"
 )
 
 const (
@@ -215,6 +217,23 @@ func (e *entry) shared(after time.Time, needed Revisions, within time.Duration) 
 	e.asking = &asking{began: time.Now(), needed: needed, done: make(chan struct{})}
 
 	return nil, e.asking, true
+}
+
+// lead asks, and passes on the outcome, also after a panic, because others wait for it.
+func (e *entry) lead(under *asking, ask func() (Answer, error)) {
+	var answer Answer
+	var err error
+	panicked := callgroup.Catch(func() { answer, err = ask() })
+	if panicked != nil {
+		err = panicked
+	}
+
+	answer.entry = e
+	e.finish(under, answer, err)
+
+	if panicked != nil {
+		panic(panicked)
+	}
 }
 
 // finish passes on the outcome of asking. An answer is kept.

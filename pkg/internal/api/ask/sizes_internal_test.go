@@ -1,36 +1,78 @@
 package ask
 
 import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 )
 
-// If a node hangs, it takes longer to ask the owners than an answer is shared. Those that have waited meanwhile share it.
-func TestSizeCache_IsFreshAfterASlowAnswer(t *testing.T) {
+// If a node hangs, it takes longer to ask the owners than an answer is shared. Those that have waited meanwhile share it, but
+// not those that have written something since it was asked.
+func TestAsker_SizesAreSharedAfterASlowAnswer(t *testing.T) {
 	t.Parallel()
 
-	began := time.Now()
-	after := func(d time.Duration) time.Time { return began.Add(d) }
-	c := sizeCache{asked: began, answered: after(2 * time.Second), needed: Revisions{1: 10}}
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		a := ownAsker(func(context.Context) (readmodel.NodeAnswer, error) {
+			n := asked.Add(1)
+			time.Sleep(700 * time.Millisecond)
 
-	for _, tt := range []struct {
-		what       string
-		now, wrote time.Time
-		needed     Revisions
-		want       bool
-	}{
-		{"waited meanwhile", after(2 * time.Second), time.Time{}, nil, true},
-		{"a second later", after(3*time.Second + 1), time.Time{}, nil, false},
-		{"has written before", after(2 * time.Second), after(-time.Second), Revisions{1: 9}, true},
-		{"has written meanwhile", after(2 * time.Second), after(time.Second), nil, false},
-		{"has written to another shard", after(2 * time.Second), after(-time.Second), Revisions{2: 9}, false},
-	} {
-		if got := c.isFresh(tt.now, tt.wrote, tt.needed); got != tt.want {
-			t.Errorf("%s: %t", tt.what, got)
+			return readmodel.NodeAnswer{Node: "n1", Shards: []readmodel.ShardAnswer{{Shard: 0, Rows: int(n)}}}, nil
+		})
+		sizesFor := func(who string) map[int]int {
+			return a.ShardSizes(httpapi.WithCaller(t.Context(), httpapi.Caller{Who: who}))
 		}
+
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				if sizes := sizesFor("user:ann"); !maps.Equal(sizes, map[int]int{0: 1}) {
+					t.Errorf("%v", sizes)
+				}
+			})
+			time.Sleep(100 * time.Millisecond)
+		}
+
+		// bob writes while the owners are being asked.
+		a.NoteWrite(httpapi.Caller{Who: "user:bob"}, map[int]int64{0: 7})
+		if sizes := sizesFor("user:bob"); !maps.Equal(sizes, map[int]int{0: 2}) {
+			t.Errorf("after a write: %v", sizes)
+		}
+		wg.Wait()
+
+		if sizes := sizesFor("user:ann"); asked.Load() != 2 || !maps.Equal(sizes, map[int]int{0: 2}) {
+			t.Errorf("asked %d times: %v", asked.Load(), sizes)
+		}
+		time.Sleep(shareFor)
+		if sizes := sizesFor("user:ann"); asked.Load() != 3 || !maps.Equal(sizes, map[int]int{0: 3}) {
+			t.Errorf("later: asked %d times: %v", asked.Load(), sizes)
+		}
+	})
+}
+
+// A shard whose owner does not answer keeps its number for a while, unless the caller has written something to it.
+func TestAsker_SizesOfSilentShardsStay(t *testing.T) {
+	t.Parallel()
+
+	now := time.Now()
+	before := map[int]shardSize{0: {5, now.Add(-time.Minute)}, 1: {6, now.Add(-time.Minute)}, 2: {7, now.Add(-keepFor - 1)}}
+	answers := map[string]readmodel.NodeAnswer{
+		"n1": {Shards: []readmodel.ShardAnswer{{Shard: 3, Rows: 8, Owner: 1}}},
+		"n2": {Shards: []readmodel.ShardAnswer{{Shard: 3, Rows: 9, Owner: 2}}},
 	}
 
-	if (&sizeCache{}).isFresh(began, time.Time{}, nil) {
-		t.Error("an empty cache is fresh")
+	got := updateSizes(before, answers, Revisions{1: 7}, now)
+	if want := map[int]shardSize{0: before[0], 3: {9, now}}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if len(before) != 3 {
+		t.Error("the former numbers were changed, although others read them")
 	}
 }
