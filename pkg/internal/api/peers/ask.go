@@ -29,8 +29,8 @@ const (
 	// Retry-After has only seconds.
 	RetryHeader = "X-Carillon-Retry-Ms"
 
-	// MaxAnswer is the maximum length of an answer, in bytes.
-	MaxAnswer = 16 << 20
+	// maxAnswer is the maximum length of an answer, in bytes.
+	maxAnswer = 16 << 20
 	// minRetry and maxRetry limit what RetryHeader may say.
 	minRetry, maxRetry = 50 * time.Millisecond, time.Minute
 )
@@ -141,10 +141,10 @@ func (p *Client) receive(req *http.Request, node string, answer any) error {
 		return fmt.Errorf("it answered %s", res.Status)
 	}
 
-	body := &io.LimitedReader{R: res.Body, N: MaxAnswer}
+	body := &io.LimitedReader{R: res.Body, N: maxAnswer}
 	if err := json.NewDecoder(body).Decode(answer); err != nil {
 		if body.N == 0 {
-			return fmt.Errorf("its answer is longer than %d bytes", MaxAnswer)
+			return fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
 		}
 		return fmt.Errorf("it sent an unreadable answer: %w", err)
 	}
