@@ -2,7 +2,7 @@
 # make chaos: inject faults into a cluster of real daemons and three etcd members for
 # DURATION (such as 90s, 20m, 1h), then check its history. SEED selects the faults.
 # FAULTS=kill-all,herd uses only these faults. With HOLD=5m, each fault lasts five minutes.
-# See docs/chaos.md.
+# See docs/internals/chaos.md.
 #
 # The race detector is off; the short run in `make test-cluster` uses it. The history is kept
 # in memory until the end, about 300 MB for 20 minutes. The results are in

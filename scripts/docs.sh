@@ -10,7 +10,7 @@ fault() {
 }
 
 tests=$(grep -rhoE --include='*_test.go' --exclude-dir=build '^func (Test|Benchmark|Fuzz)[A-Za-z0-9_]+' . | awk '{print $2}')
-for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/how-to/*.md; do
+for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/*/*.md; do
 	[[ -e $page ]] || continue
 	while IFS= read -r link; do
 		file=${link%%#*}
@@ -35,14 +35,14 @@ for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/how-to/*.md; do
 done
 
 # Check that the files and functions that the flows name exist.
-flows=$(sed -n '/^## Three flows/,/^## [^T]/p' docs/architecture.md | tr '\n' ' ')
+flows=$(sed -n '/^## Three flows/,/^## [^T]/p' docs/internals/code.md | tr '\n' ' ')
 files=$(grep -oE '`[a-z0-9_/]+/[a-z0-9_]+\.go`' <<<"$flows" | tr -d '`' | sort -u)
 declared=
 for file in $files; do
-	[[ -e $file ]] || { fault "docs/architecture.md: there is no $file"; continue; }
+	[[ -e $file ]] || { fault "docs/internals/code.md: there is no $file"; continue; }
 	declared+=$(sed -nE 's/^func (\([^)]*\) )?([A-Za-z0-9_]+)[[(].*/\2/p' "$file")$'\n'
 done
 while IFS= read -r name; do
-	grep -qx -- "$name" <<<"$declared" || fault "docs/architecture.md: no file of the flows declares $name"
+	grep -qx -- "$name" <<<"$declared" || fault "docs/internals/code.md: no file of the flows declares $name"
 done < <(grep -oE '`[A-Za-z][A-Za-z0-9]*`' <<<"$flows" | tr -d '`' | sort -u)
 exit "$status"

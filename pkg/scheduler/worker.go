@@ -160,7 +160,7 @@ func (w *worker) releaseShared() {
 // The new owner key already rejects commits of a former owner. The opening also rejects commits of an
 // earlier worker on this node, which had the same owner key and session. Whatever was applied before the
 // opening is in the state that is loaded next, so no tick is decided twice (G3). See "Takeover" in
-// docs/scheduler.md.
+// docs/internals/scheduler.md.
 func (w *worker) openAndServe(ctx context.Context) error {
 	if p := w.preloaded; p != nil {
 		w.preloaded = nil

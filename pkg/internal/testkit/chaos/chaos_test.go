@@ -99,16 +99,16 @@ func chosen(t *testing.T, names string, all bool) (some []*fault) {
 	return some
 }
 
-// docs/chaos.md lists every kind of fault.
+// docs/internals/chaos.md lists every kind of fault.
 func TestChaos_DocsNameEveryFault(t *testing.T) {
-	doc, err := os.ReadFile("../../../../docs/chaos.md")
+	doc, err := os.ReadFile("../../../../docs/internals/chaos.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	for _, f := range allFaults() {
 		if line := "| `" + f.name + "` | " + f.group + " | " + f.what + " |"; !strings.Contains(string(doc), line) {
-			t.Errorf("docs/chaos.md lacks:\n%s", line)
+			t.Errorf("docs/internals/chaos.md lacks:\n%s", line)
 		}
 	}
 }

@@ -10,5 +10,5 @@
 //	               package check, and the judges here
 //
 // `go test ./pkg/internal/testkit/chaos` injects a few quick faults. `make chaos` runs for a given duration.
-// docs/chaos.md lists the faults and what is judged.
+// docs/internals/chaos.md lists the faults and what is judged.
 package chaos
