@@ -219,13 +219,46 @@ func asAnyone(ctx context.Context) context.Context {
 	return httpapi.WithRights(ctx, judge.RightsOf(httpapi.Caller{Forwarder: "n1"}, "test"))
 }
 
-// agree compares what lists and views say about the tasks with the records.
+// agree compares what lists, the board and views say about the tasks with the records.
 func (h *testWorker) agree() {
 	h.world.Helper()
 	h.see()
 	want, got := h.world.recordedStates(), h.shownStates()
 	if !reflect.DeepEqual(got, want) {
 		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
+	}
+
+	h.boardAgrees(want)
+}
+
+// boardAgrees compares the lists and counts of the board with the records.
+func (h *testWorker) boardAgrees(want statesOf) {
+	h.world.Helper()
+	q := &readmodel.Query{Now: h.world.clock().UnixMilli(), Board: &readmodel.BoardRange{Span: time.Minute, Limit: 1000}}
+	scan := readmodel.NewScan(q, "n1")
+	scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
+	b := scan.Answer().Board
+
+	// The board shows parts that wait, and attempts instead of tasks that run.
+	got := statesOf{running: want.running, views: want.views}
+	for _, f := range b.Lists.Failing {
+		got.failing = append(got.failing, f.Namespace+"/"+f.Task)
+	}
+	for _, t := range b.Lists.Overdue {
+		got.overdue = append(got.overdue, t.Namespace+"/"+t.Task)
+	}
+	for _, w := range b.Lists.Waits {
+		if !task.IsPart(w.Run) {
+			got.waiting = append(got.waiting, w.Namespace+"/"+w.Task)
+		}
+	}
+	for _, list := range []*[]string{&got.failing, &got.overdue, &got.waiting} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+
+	if !reflect.DeepEqual(got, want) || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
+		h.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
 	}
 }
 
@@ -264,7 +297,7 @@ type play struct {
 	steps []string
 }
 
-// Whatever happens to tasks, lists, counts and views agree with the records on which of them are failing,
+// Whatever happens to tasks, lists, counts, the board and views agree with the records on which of them are failing,
 // overdue, waiting and running.
 func TestStates_AgreeWithTheRecords(t *testing.T) {
 	t.Parallel()
