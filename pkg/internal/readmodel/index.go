@@ -185,18 +185,18 @@ func (x *Index) EachRow(now int64, visit func(r *Row)) {
 	x.each(now, false, func(r *Row, _ *Details) { visit(r) })
 }
 
-// each is EachRow with the details of the rows; d is nil if a row has none. With gone, it also visits the rows with the
-// flag Gone.
-func (x *Index) each(now int64, gone bool, visit func(r *Row, d *Details)) {
-	s := indexScan{now: now, gone: gone, visit: visit}
+// each is EachRow, and with full it also visits the rows with the flag Gone, and passes on the details of all rows. d is
+// nil if a row has none.
+func (x *Index) each(now int64, full bool, visit func(r *Row, d *Details)) {
+	s := indexScan{now: now, full: full, visit: visit}
 	for from := 0; s.scanChunk(x, from); from += chunkRows {
 	}
 }
 
-// indexScan is one pass over an Index.
+// indexScan is one pass over an Index. See each.
 type indexScan struct {
 	now   int64
-	gone  bool
+	full  bool
 	visit func(r *Row, d *Details)
 
 	// What visit gets is in these fields, if it is not in the Index. It is valid until the next call.
@@ -216,22 +216,26 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 	c := x.chunks[from/chunkRows]
 	for i := range min(x.used-from, chunkRows) {
 		r := &c.rows[i]
-		switch {
-		case r.Name == "" || r.Flags.Has(Gone) && !s.gone:
-		case !c.isDetailed(i):
-			s.visit(r, nil)
-		default:
-			s.details = x.details[int32(from+i)]
-
-			// Nothing is written when a pause ends, so the flag may be out of date.
-			if until := s.details.PausedUntil; r.Flags.Has(Paused) && until != 0 && until <= s.now {
-				s.row = *r
-				r = &s.row
-				r.Flags &^= Paused
-			}
-
-			s.visit(r, &s.details)
+		if r.Name == "" || r.Flags.Has(Gone) && !s.full {
+			continue
 		}
+
+		// It takes some time to find details, and few scans need them.
+		if !c.isDetailed(i) || !s.full && !r.Flags.Has(Paused) {
+			s.visit(r, nil)
+			continue
+		}
+
+		s.details = x.details[int32(from+i)]
+
+		// Nothing is written when a pause ends, so the flag may be out of date.
+		if until := s.details.PausedUntil; r.Flags.Has(Paused) && until != 0 && until <= s.now {
+			s.row = *r
+			r = &s.row
+			r.Flags &^= Paused
+		}
+
+		s.visit(r, &s.details)
 	}
 
 	return true
