@@ -154,11 +154,11 @@ sim: ## Simulate SEEDS clusters in virtual time, starting at SEED, with DURATION
 
 .PHONY: mutants
 mutants: ## Check that the simulation detects a broken protocol
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_' $(TEST_FLAGS) ./pkg/internal/testkit/sim
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_' $(TEST_FLAGS) ./pkg/internal/test/sim
 
 .PHONY: outage
 outage: ## Stop a cluster with TASKS tasks for a day and check how it catches up, in virtual time and on a real etcd
-	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/internal/testkit/sim
+	CARILLON_OUTAGE=etcd CARILLON_OUTAGE_TASKS=$(or $(TASKS),10000) go test -count=1 -v -timeout 1h -run '^TestOutage_' $(TEST_FLAGS) ./pkg/internal/test/sim
 
 .PHONY: shadow
 shadow: build ## Compare a real cron with shadow tasks of its crontab for MINUTES (root; CRON is the path of cron)

@@ -24,7 +24,7 @@ mkdir -p build
 log=build/chaos-$seed.log
 export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-} CARILLON_CHAOS_HOLD=${HOLD:-}
 export CARILLON_CHAOS_REPORT=$root/build/chaos-$seed.json
-run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/internal/testkit/chaos)
+run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/internal/test/chaos)
 # One of the faults mounts a small disk. In a mount namespace, it disappears when the run ends.
 if ((EUID == 0)) && unshare --mount true 2>/dev/null; then run=(unshare --mount "${run[@]}"); fi
 status=0

@@ -4,5 +4,5 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-say "the seeds of pkg/internal/testkit/sim/testdata/seeds.txt, then $SEEDS simulations from seed $SEED, each with ${DURATION:=1m} of faults"
-CARILLON_SIM="$SEED $SEEDS $DURATION" go test -count=1 -timeout 12h -run '^(TestSeeds|TestKinds|TestLists_AreNeverWrongAndComplete)$' ${TEST_FLAGS:-} ./pkg/internal/testkit/sim
+say "the seeds of pkg/internal/test/sim/testdata/seeds.txt, then $SEEDS simulations from seed $SEED, each with ${DURATION:=1m} of faults"
+CARILLON_SIM="$SEED $SEEDS $DURATION" go test -count=1 -timeout 12h -run '^(TestSeeds|TestKinds|TestLists_AreNeverWrongAndComplete)$' ${TEST_FLAGS:-} ./pkg/internal/test/sim

@@ -74,7 +74,7 @@ run_packages() {
 
 # These packages compute, and start no goroutines. The race detector would make them five to ten
 # times slower, and would find nothing.
-calculating='internal/(access|check|importer|manifest)'
+calculating='internal/(access|test/check|importer|manifest)'
 
 if [[ $target == test ]]; then
 	no_race="/pkg/($calculating)\$"
@@ -82,11 +82,11 @@ if [[ $target == test ]]; then
 
 	# The tests of these packages are mostly more seeds and cases of the same kind. All of them run
 	# without the race detector, and a part with it: see package racetest.
-	twice='/pkg/internal/(authority|schedule|testkit/sim)$'
+	twice='/pkg/internal/(authority|schedule|test/sim)$'
 
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
 	# shellcheck disable=SC2086 # packages are words
-	packages=$(go list ${PKG:-./pkg/daemon ./pkg/internal/testkit/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...})
+	packages=$(go list ${PKG:-./pkg/daemon ./pkg/internal/test/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...})
 	# shellcheck disable=SC2086
 	run_packages -short -skip '^TestMutants_AreCaught$' -- $packages
 else
@@ -96,7 +96,7 @@ else
 
 	# The long tests of these packages are more seeds, cases and benchmarks of the kinds that make
 	# test runs with the race detector. More of them find more mistakes, but hardly more races.
-	no_race="/pkg/($calculating|internal/(api|authority|schedule|testkit/sim)|bench|kv|scheduler)\$"
+	no_race="/pkg/($calculating|internal/(api|authority|schedule|test/sim)|bench|kv|scheduler)\$"
 	twice='^$'       # none
 	at_once=$(nproc) # daemons miss their deadlines on a busy host
 

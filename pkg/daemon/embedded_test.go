@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/recorder"
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/listcheck"
+	"github.com/carillonhq/carillon/pkg/internal/test/listcheck"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

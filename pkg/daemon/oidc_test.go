@@ -11,8 +11,8 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
-	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/oidcprovider"
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/oidcprovider"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/internal/testkit/clitest"
+	"github.com/carillonhq/carillon/pkg/internal/test/clitest"
 )
 
 // The scripts contain commands as a user types them, which run against a real daemon.

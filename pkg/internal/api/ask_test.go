@@ -21,8 +21,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/owners"
+	"github.com/carillonhq/carillon/pkg/internal/test/etcdhook"
+	"github.com/carillonhq/carillon/pkg/internal/test/owners"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )

@@ -30,7 +30,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"

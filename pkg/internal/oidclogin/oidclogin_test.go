@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/oidcprovider"
+	"github.com/carillonhq/carillon/pkg/internal/test/oidcprovider"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/racetest"
+	"github.com/carillonhq/carillon/pkg/internal/test/racetest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/overview/overviewtest"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
 	"github.com/carillonhq/carillon/pkg/internal/top"
 	"github.com/carillonhq/carillon/pkg/task"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/oidcprovider"
+	"github.com/carillonhq/carillon/pkg/internal/test/oidcprovider"
 )
 
 var callback = "http://127.0.0.1:7070" + client.LoginCallbackPath("corp")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

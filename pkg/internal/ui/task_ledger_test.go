@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/testkit/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 

@@ -1,0 +1,301 @@
+package chaos_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/test/apitest"
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// verdict is the result of judging a run, in addition to its failures.
+type verdict struct {
+	report  check.Report
+	events  []check.Event
+	acks    int
+	calls   int // judged by porcupine
+	unclear int // histories that were too long for porcupine
+}
+
+// judge ends the load and then the daemons, and checks all guarantees.
+func (w *world) judge(c *callers) verdict {
+	w.t.Helper()
+	c.end()
+	w.say("users made: %v", c.used)
+
+	if c.used["visitor: apply"] == 0 || c.used["visitor: delete its token"]+c.used["visitor: narrow its binding"]+c.used["visitor: disable it"] == 0 {
+		w.fail("harness", "the visitor never wrote, or never lost its rights: G27 is not tested")
+	}
+
+	if err := w.quiet(); err != nil {
+		w.fail("G16", "%v", err)
+	}
+
+	until := time.Now().Add(-2 * time.Second)
+	w.finalCounts = w.counters()
+	w.judgeGoroutines()
+	w.judgeAnswers()
+	w.leave()
+	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Minute)
+	defer cancel()
+
+	var v verdict
+
+	events, err := w.recorder.Stop(ctx)
+	if err != nil {
+		w.fail("recording", "it proves nothing: %v", err)
+	}
+
+	for _, e := range events {
+		if k, ok := w.keys.ParseShard(e.Key); !ok || k.Ref.Namespace != poisonSpace {
+			v.events = append(v.events, e)
+		}
+	}
+
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull, WrongClocks: w.wrongClocks})
+	for _, violation := range v.report.Violations {
+		w.failures = append(w.failures, violation.String())
+	}
+
+	w.judgeProbes(v.events)
+	v.acks = len(c.acks)
+	for _, violation := range check.CheckAcknowledged(w.keys, v.events, c.acks) {
+		w.failures = append(w.failures, violation.String())
+	}
+
+	v.calls, v.unclear = w.judgeRegisters(c)
+
+	for _, odd := range c.odd {
+		w.fail("G13", "%s", odd)
+	}
+
+	w.judgeLogs()
+
+	if len(w.failures) > 0 {
+		w.keep(v.events)
+		w.t.Errorf("%d violations; the first:\n%s", len(w.failures), strings.Join(w.failures[:min(20, len(w.failures))], "\n"))
+	}
+
+	return v
+}
+
+// quiet pauses all tasks and waits until no run waits or is active.
+func (w *world) quiet() error {
+	if len(w.up()) == 0 {
+		return errors.New("no daemon is left")
+	}
+
+	var all []client.Task
+	if err := w.eventually(w.promised(convergence), func() (err error) {
+		all, err = w.up()[0].client.Tasks.List(w.ctx, client.TaskListOptions{})
+		return err
+	}); err != nil {
+		return fmt.Errorf("list the tasks: %w", err)
+	}
+
+	up := w.up()
+	queue := make(chan client.Task, len(all))
+
+	for _, one := range all {
+		if !one.Paused && !strings.HasPrefix(one.Schedule[0], "@at") {
+			queue <- one
+		}
+	}
+
+	close(queue)
+	var wg sync.WaitGroup
+
+	failed := make(chan error, 8)
+	for i := range cap(failed) {
+		wg.Go(func() {
+			for one := range queue {
+				if err := w.eventually(w.promised(convergence), func() error {
+					_, err := up[i%len(up)].client.Tasks.Pause(w.ctx, one.Namespace, one.Name, 0)
+					if errors.Is(err, task.ErrNotFound) {
+						return nil // a delete has since taken effect whose caller did not receive the answer
+					}
+					return err
+				}); err != nil {
+					failed <- fmt.Errorf("pause %s/%s: %w", one.Namespace, one.Name, err)
+					return
+				}
+			}
+		})
+	}
+
+	wg.Wait()
+	close(failed)
+
+	if err := <-failed; err != nil {
+		return err
+	}
+
+	// A run whose target was down waits for up to 30 s before its next attempt, and its retries follow.
+	return w.eventually(w.promised(90*time.Second), func() error {
+		s, err := up[0].client.Cluster.Status(w.ctx)
+		if err == nil && s.ActiveRuns > 0 {
+			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
+		}
+		if err != nil {
+			return err
+		}
+
+		waiting, err := up[0].client.Runs.List(w.ctx, client.RunListOptions{State: task.Queued, Limit: 1})
+		if err == nil && len(waiting) > 0 {
+			err = fmt.Errorf("run %s of %s/%s waits: %s", waiting[0].ID, waiting[0].Namespace, waiting[0].Task, waiting[0].Reason)
+		}
+
+		return err
+	})
+}
+
+// leave stops the daemons one after another, and checks that nothing is left (G20).
+func (w *world) leave() {
+	for _, n := range w.nodes {
+		if !n.process.running() {
+			continue
+		}
+
+		if err := w.stopNode(n, syscall.SIGTERM); err != nil {
+			w.fail("G20", "%s: %v", n.name, err)
+		}
+	}
+
+	if err := w.eventually(w.promised(10*time.Second), w.nothingLeft); err != nil {
+		w.fail("G20", "%v", err)
+	}
+}
+
+// nothingLeft returns nil if no keys, leases or processes of any node are left.
+func (w *world) nothingLeft() error {
+	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
+	defer cancel()
+
+	// cleared/… is left. Its own lease removes it after days.
+	for _, prefix := range []string{w.keys.Nodes(), w.keys.Runs(), w.keys.Leader()} {
+		res, err := w.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			return err
+		}
+		if len(res.Kvs) > 0 {
+			return fmt.Errorf("%d keys are left, such as %s", len(res.Kvs), res.Kvs[0].Key)
+		}
+	}
+
+	cleared, err := w.client.Get(ctx, w.keys.Root()+"cleared/", clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+
+	leases, err := w.client.Leases(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, l := range leases.Leases {
+		if slices.ContainsFunc(cleared.Kvs, func(e *mvccpb.KeyValue) bool { return e.Lease == int64(l.ID) }) {
+			continue
+		}
+
+		// The answer to the request for the lease of a key in cleared/ may have been lost, and another lease was used. Then
+		// the lost one has no key. It ends by itself. Sessions have leases of seconds.
+		if ttl, err := w.client.TimeToLive(ctx, l.ID, clientv3.WithAttachedKeys()); err != nil {
+			return err
+		} else if ttl.GrantedTTL < int64(time.Hour/time.Second) || len(ttl.Keys) > 0 {
+			return fmt.Errorf("lease %x of %ds is left, one of %d", l.ID, ttl.GrantedTTL, len(leases.Leases))
+		}
+	}
+
+	for _, f := range find(w.mark) {
+		if f.variable(asDaemon) != "" || f.isTask() {
+			return fmt.Errorf("a process is left: pid %d, child of %d, %s", f.pid, f.parent, f.command)
+		}
+	}
+
+	return nil
+}
+
+// judgeGoroutines compares the goroutines of idle daemons with their number before the load (G18). Connections of
+// the test's own clients come and go.
+func (w *world) judgeGoroutines() {
+	for _, n := range w.up() {
+		w.say("%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		if n.idle > 0 && n.goroutines > 2*n.idle+100 {
+			w.fail("G18", "%s has %d goroutines, and had %d before the load", n.name, n.goroutines, n.idle)
+		}
+	}
+}
+
+func (w *world) judgeProbes(events []check.Event) {
+	f, err := os.Open(w.probes)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+
+	w.must(err)
+	defer f.Close()
+
+	for _, v := range check.CheckProbeLog(f, w.keys, events) {
+		w.failures = append(w.failures, "probe log: "+v.String())
+	}
+}
+
+// judgeRegisters checks the calls on each shared task against the model (G14).
+func (w *world) judgeRegisters(c *callers) (calls, unclear int) {
+	for name, h := range c.histories {
+		switch apitest.Check(h, 10*time.Second) {
+		case porcupine.Ok:
+			calls += len(h)
+		case porcupine.Unknown:
+			unclear++
+		default:
+			w.fail("G14", "the calls on registers/%s are not linearizable:\n%+v", name, h)
+		}
+	}
+
+	return calls, unclear
+}
+
+// judgeLogs finds messages that no daemon may log.
+func (w *world) judgeLogs() {
+	for _, n := range w.nodes {
+		b, err := os.ReadFile(n.log)
+		if err != nil {
+			continue
+		}
+
+		for _, bad := range []string{"DATA RACE", "\npanic: ", "fatal error: "} {
+			if i := bytes.Index(b, []byte(bad)); i >= 0 {
+				w.fail("log", "%s says:\n%.2000s", n.name, b[i:])
+			}
+		}
+	}
+}
+
+// keep saves the history next to the logs.
+func (w *world) keep(events []check.Event) {
+	f, err := os.Create(filepath.Join(w.dir, "history.jsonl"))
+	if err == nil {
+		err = errors.Join(recorder.Save(f, events), f.Close())
+	}
+
+	if err != nil {
+		w.t.Errorf("keep the history: %v", err)
+	}
+}

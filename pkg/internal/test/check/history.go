@@ -1,0 +1,229 @@
+package check
+
+import (
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// taskHistory holds everything that the history shows of one namespace and name. Several tasks may have had
+// that name, one after another; incarnations distinguishes them.
+type taskHistory struct {
+	ref          record.Ref
+	entry        *entryState             // nil: no entry exists
+	incarnations map[string]*incarnation // by uid
+	runs         map[string]*runHistory  // by run id, of all incarnations
+	active       map[string]*runHistory  // in an inbox, waiting for another attempt, or with parts under way
+	dead         map[string]int64        // create revisions of dead-letter runs, by run id
+	chunks       map[string]*chunkState  // the ledger, by the last part of the key
+}
+
+// entryState is the current version of an entry in its shard.
+type entryState struct {
+	task.Entry
+	create, mod int64 // revisions of the entry's key
+	incarnation *incarnation
+	ticks       *oracle.Timing // nil: the entry has no ticks
+}
+
+// decidedUpTo returns the time in ms up to which an entry's ticks are decided. The entry's from always counts. The
+// watermark counts only if it covers the entry: the owner had seen the entry's creation when it wrote the
+// watermark. markMod is the watermark's mod revision, 0 if there is none.
+func (e *entryState) decidedUpTo(ref record.Ref, w record.Watermark, markMod int64) int64 {
+	from := e.From.UnixMilli()
+	if markMod > 0 && e.create <= w.Seen {
+		return max(from, e.ticks.DueUpTo(watermarkCovers(w, ref.String())))
+	}
+	return from
+}
+
+// incarnation is one task, identified by its uid. A task that is deleted and created again is another
+// incarnation of the same name, whose ticks and runs are judged separately.
+type incarnation struct {
+	ref          record.Ref
+	uid          string
+	outcomes     map[int64]*runHistory // the record that decided each tick, by the tick's time in ms
+	epoch        scheduleEpoch         // the schedule in force, and the time from which its ticks count
+	lastDecision int64                 // when its latest run was decided, by the owner's clock, in ms
+	countedPast
+}
+
+// scheduleEpoch is a period in which a task keeps one schedule: one version of its entry, or several that have
+// the same ticks. The ticks of an epoch are judged when it ends (G4). Times are in ms.
+type scheduleEpoch struct {
+	ticks       *oracle.Timing // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
+	start       int64          // the epoch has the ticks after this time; it advances as ticks are judged
+	silentUntil int64          // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
+	rev         int64          // the revision of the version that began the epoch
+}
+
+// silenceUntil removes the ticks up to an instant from the epoch, as a pause with an end does. Zero changes
+// nothing.
+func (st *scheduleEpoch) silenceUntil(until int64) {
+	if until != 0 {
+		st.silentUntil, st.start = until, max(st.start, until)
+	}
+}
+
+// incarnationOf returns the incarnation with that uid, and creates it if it is new.
+func (t *taskHistory) incarnationOf(uid string) *incarnation {
+	l := t.incarnations[uid]
+	if l == nil {
+		l = &incarnation{ref: t.ref, uid: uid, outcomes: map[int64]*runHistory{}}
+		t.incarnations[uid] = l
+	}
+
+	return l
+}
+
+// openRuns returns the runs of an incarnation that wait or are active.
+func (t *taskHistory) openRuns(inc *incarnation) (all []*runHistory) {
+	for _, r := range t.runs {
+		if r.incarnation == inc && !r.ended && !r.purged {
+			all = append(all, r)
+		}
+	}
+
+	return all
+}
+
+// countedPast is the checker's own count of what an entry also counts in its own record (task.Own).
+// counterJudge compares the two (G24).
+type countedPast struct {
+	countingSince  int64    // ends after this revision count as consecutive failures: an edit reset the count
+	ends           []runEnd // final ends of runs, in order of revision
+	lastEnd        int64    // the latest end time of a run, in ms
+	lastSuccess    int64    // the revision that recorded the last success of a run; 0: none
+	decidedRunsRev int64    // the latest revision in which ticks became runs
+	decidedRuns    int64    // how many runs that revision created
+}
+
+// runEnd is the final end of a run: the revision that recorded it, and the time in ms that the record gives.
+type runEnd struct {
+	rev, at int64
+	state   task.State
+}
+
+// isFailure reports whether a final state counts toward the limit of consecutive failures.
+func isFailure(s task.State) bool { return s == task.Failed || s == task.TimedOut || s == task.Lost }
+
+// countDecidedRun counts a tick that became a run in the given revision.
+func (l *incarnation) countDecidedRun(rev int64) {
+	if l.decidedRunsRev != rev {
+		l.decidedRunsRev, l.decidedRuns = rev, 0
+	}
+	l.decidedRuns++
+}
+
+// countEnd adds the final end of a run. Records of ticks that did not run are not ends.
+func (l *incarnation) countEnd(rev int64, e *task.Run) {
+	if e.State == task.Skipped || e.State == task.Missed {
+		return
+	}
+	l.ends = append(l.ends, runEnd{rev, unixMS(e.EndedAt), e.State})
+	l.lastEnd = max(l.lastEnd, unixMS(e.EndedAt))
+	if e.State == task.Succeeded {
+		l.lastSuccess = rev
+	}
+}
+
+// runHistory follows one run, or one record of ticks that did not run, through the queue, the inboxes and the
+// history.
+type runHistory struct {
+	id          string // with the incarnation it is unique; ids can be equal in tasks of other names
+	incarnation *incarnation
+	tick        int64                  // the scheduled time in ms; 0 for a run without a tick
+	count       int64                  // how many ticks the record decides; more than 1 for a range
+	trigger     string                 // why the run exists: schedule, catch_up, manual, part
+	state       task.State             // "": no record has been seen yet
+	reason      string                 // why the run waits, or why it ended
+	inboxes     map[string]inboxRecord // the inbox records of the run, by node
+	queued      bool                   // it has a queue record
+	wasPlaced   bool                   // it has been in the queue or in an inbox
+	retrying    bool                   // it waits for another attempt after at least one ended
+	attempts    int                    // how many ended attempts its records list
+	ended       bool                   // it has a final record
+	endedRev    int64                  // the revision that recorded the end of the run; 0: before the history begins, or it did not run
+	purged      bool                   // its records were deleted together with its task
+	folded      bool                   // its record has moved to the ledger
+	endedText   string                 // the final record as stored, to detect that it is overwritten
+	rangeRecord *task.Run              // the record of ticks that did not run; nil for a run
+	startBefore task.Time              // the first attempt may start until then; zero: at any time
+	token       int64                  // the token of the attempt that determined the outcome; 0: none
+	tokens      []int64                // the tokens of all attempts that were in an inbox
+	decidedRev  int64                  // the revision of the first record; 0: before the history begins
+	// activeSince is the revision since which the run is active: from its dispatch to its outcome, including
+	// any wait for the next attempt.
+	activeSince int64
+	parentRevisions
+	targetWait
+}
+
+// putInto applies an inbox record.
+func (r *runHistory) putInto(put inboxPut) {
+	r.inboxes[put.node] = inboxRecord{Assigned: put.Assigned, create: put.create}
+	if !slices.Contains(r.tokens, put.create) {
+		r.tokens = append(r.tokens, put.create)
+	}
+}
+
+// removeFrom removes the run from the inboxes of nodes. It returns the inbox record that this ends, or nil.
+func (r *runHistory) removeFrom(nodes []string) *inboxRecord {
+	var taken *inboxRecord
+	for _, node := range nodes {
+		if a, ok := r.inboxes[node]; ok {
+			taken = &a
+			delete(r.inboxes, node)
+		}
+	}
+
+	return taken
+}
+
+// setOutcome applies the run's final record. text is the record as stored.
+func (r *runHistory) setOutcome(e *task.Run, text string) {
+	r.ended, r.reason, r.endedText = true, e.Reason, text
+	if e.State == task.Skipped || e.State == task.Missed {
+		r.rangeRecord = e
+	}
+}
+
+// inboxRecord is an inbox record. Its create revision is the attempt's fencing token.
+type inboxRecord struct {
+	task.Assigned
+	create int64 // the create revision, which is the attempt's fencing token
+}
+
+// isTickTrigger reports whether a run with this trigger is the outcome of a tick.
+func isTickTrigger(trigger string) bool {
+	return trigger == task.TriggerSchedule || trigger == task.TriggerCatchUp
+}
+
+// parentRevisions holds the fan (the parts) that a parent's record lists, before and after its latest change. A
+// commit changes the parent and its parts in one revision, in any order of keys, so the judges of parts need
+// both.
+type parentRevisions struct {
+	fan, was *task.Fan // nil: it has no parts yet
+	changed  int64     // the revision of the latest change
+}
+
+// setFan applies the fan that a revision writes.
+func (p *parentRevisions) setFan(f *task.Fan, revision int64) {
+	p.fan, p.was, p.changed = f, p.fan, revision
+}
+
+// underWay reports whether the run has parts and has not ended.
+func (r *runHistory) underWay() bool { return r.fan != nil && !r.ended }
+
+// isPart reports whether the run is a part.
+func (r *runHistory) isPart() bool { return r.trigger == task.TriggerPart }
+
+// fanBefore returns the fan as it was before a revision.
+func (p *parentRevisions) fanBefore(revision int64) *task.Fan {
+	if p.changed == revision {
+		return p.was
+	}
+	return p.fan
+}

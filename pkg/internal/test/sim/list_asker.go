@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/test/listcheck"
+	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
+	"github.com/carillonhq/carillon/pkg/store/record"
+)
+
+// asker asks the owners of all shards, as a node does for its callers (package ask), but over a network that takes time.
+type asker struct {
+	*lister
+	name string
+	rng  *rand.Rand
+}
+
+// question is a question to owners, in the form that the checker judges.
+type question struct {
+	filter listcheck.Filter
+	order  readmodel.Order
+	limit  int
+	after  *readmodel.Place
+}
+
+// askAll asks one question after another until ctx ends.
+func (a *asker) askAll(ctx context.Context) {
+	for clock.Sleep(ctx, durationBetween(a.rng, 0, 40*time.Millisecond)) {
+		q := question{filter: pickRandom(a.rng, []listcheck.Filter{listcheck.All, listcheck.Paused, listcheck.Failing}), order: readmodel.ByName, limit: pickRandom(a.rng, []int{1, 2, 4, 40})}
+
+		switch a.rng.IntN(4) {
+		case 0:
+			q.order = pickRandom(a.rng, readmodel.Orders)
+		case 1:
+			q.filter, q.limit = listcheck.All, 4
+			a.walkPages(ctx, q)
+			continue
+		}
+
+		// While a node is gone, lists fail quickly. Others are worth more.
+		if list, _, ok := a.askOwners(ctx, q); ok && len(list.Missing) > 0 {
+			clock.Sleep(ctx, durationBetween(a.rng, 0, 200*time.Millisecond))
+		}
+	}
+}
+
+// walkPages reads all pages of a list by name.
+func (a *asker) walkPages(ctx context.Context, q question) {
+	var pages []listcheck.List
+
+	for {
+		list, page, ok := a.askOwners(ctx, q)
+		if !ok {
+			return
+		}
+
+		if pages = append(pages, list); !page.More || len(page.Places) == 0 {
+			break
+		}
+		q.after = &page.Places[len(page.Places)-1]
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.walks = append(a.walks, pages)
+}
+
+// askOwners asks a question, and keeps what is answered, and what each mutant would have answered. It returns false if ctx
+// has ended.
+func (a *asker) askOwners(ctx context.Context, q question) (listcheck.List, readmodel.Page, bool) {
+	asked := time.Now()
+	query := &readmodel.Query{
+		Subject: a.name, Filter: readmodel.Filter{Namespace: simNamespace}, Order: q.order, After: q.after, Limit: q.limit, Now: asked.UnixMilli(),
+	}
+
+	if q.filter != listcheck.All {
+		line, err := readmodel.ParseQueryLine("state:" + string(q.filter))
+		if err != nil {
+			a.abort(err)
+		}
+		query.Filter.Conditions = line.Conditions()
+	}
+
+	first := a.askNodes(ctx, query, a.reachableProcesses(), nil)
+	final := maps.Clone(first)
+
+	if lost := readmodel.Superseded(inOrder(first)); len(lost) > 0 {
+		var again []*process
+		for _, p := range a.reachableProcesses() {
+			if len(lost[p.link.name]) > 0 {
+				again = append(again, p)
+			}
+		}
+
+		// Without a second answer, nothing of the first one counts.
+		for name := range lost {
+			delete(final, name)
+		}
+		maps.Copy(final, a.askNodes(ctx, query, again, lost))
+		a.countReached("list with a superseded shard")
+	}
+
+	if ctx.Err() != nil {
+		return listcheck.List{}, readmodel.Page{}, false
+	}
+
+	answers := mutant.Asked{Query: query, Shards: a.opts.Shards, First: inOrder(first), Final: inOrder(final), Opening: a.openingShards(final)}
+	shown := time.Now()
+	page := answers.Merge()
+	list := a.listOf(q, asked, shown, &page)
+
+	broken := make([]listcheck.List, len(mutant.Lists))
+	for i, m := range mutant.Lists {
+		p := m.Merge(&answers)
+		broken[i] = a.listOf(q, asked, shown, &p)
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.lists = append(a.lists, list)
+	for i := range broken {
+		a.broken[i] = append(a.broken[i], broken[i])
+	}
+
+	return list, page, true
+}
+
+// listOf returns a page in the form that the checker judges.
+func (a *asker) listOf(q question, asked, shown time.Time, p *readmodel.Page) listcheck.List {
+	l := listcheck.List{
+		Asker: a.name, Filter: q.filter, ByName: q.order == readmodel.ByName, Asked: asked, Shown: shown,
+		AsOf: asked.Add(-time.Duration(p.AgeMS) * time.Millisecond), Count: p.Counts.Tasks, Missing: p.Missing,
+		Collecting: p.Collected() < 100, More: p.More, Names: make([]string, len(p.Places)),
+	}
+	if q.after != nil {
+		l.After = q.after.Name
+	}
+	for i := range p.Places {
+		l.Names[i] = p.Places[i].Name
+	}
+
+	return l
+}
+
+// inOrder returns answers in the order of the nodes' names.
+func inOrder(answers map[string]readmodel.NodeAnswer) []readmodel.NodeAnswer {
+	return slices.SortedFunc(maps.Values(answers), func(a, b readmodel.NodeAnswer) int { return strings.Compare(a.Node, b.Node) })
+}
+
+// reachableProcesses returns the processes that other nodes may ask.
+func (l *lister) reachableProcesses() (list []*process) {
+	l.world.mu.Lock()
+	defer l.world.mu.Unlock()
+
+	for _, p := range l.all {
+		if m, _ := p.link.modeAndChange(); m != dead && p.daemon.Load() != nil && !isClosed(p.gone) {
+			list = append(list, p)
+		}
+	}
+
+	return list
+}
+
+// answerWithin is how long an asker waits for a node.
+const answerWithin = time.Second
+
+// askNodes asks processes at the same time. without contains, by node, the shards that it is to leave out. The result
+// contains the answers of the nodes that have answered.
+func (a *asker) askNodes(ctx context.Context, q *readmodel.Query, processes []*process, without map[string][]int) map[string]readmodel.NodeAnswer {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[string]readmodel.NodeAnswer{}
+
+	for _, p := range processes {
+		there, back := a.drawTransit(), a.drawTransit()
+		wg.Go(func() {
+			if !clock.Sleep(ctx, there) || !a.isReachable(p) {
+				return
+			}
+
+			answer, err := answerWhenIdle(ctx, p, q, without[p.link.name])
+			if err != nil || !clock.Sleep(ctx, back) || !a.isReachable(p) {
+				return
+			}
+
+			mu.Lock()
+			defer mu.Unlock()
+			answers[p.link.name] = answer
+		})
+	}
+
+	wg.Wait()
+
+	return answers
+}
+
+// answerWhenIdle asks a process, again if it is busy with other queries.
+func answerWhenIdle(ctx context.Context, p *process, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+	for {
+		answer, err := p.daemon.Load().AnswerQuery(ctx, q, without)
+
+		var busy *readmodel.Busy
+		if !errors.As(err, &busy) || !clock.Sleep(ctx, busy.RetryAfter) {
+			return answer, err
+		}
+	}
+}
+
+// drawTransit draws how long a request or an answer takes.
+func (a *asker) drawTransit() time.Duration {
+	if a.rng.IntN(4) == 0 {
+		return durationBetween(a.rng, 0, answerWithin/2)
+	}
+	return durationBetween(a.rng, 0, 8*time.Millisecond)
+}
+
+// isReachable reports whether a process is alive and its host can be reached.
+func (l *lister) isReachable(p *process) bool {
+	l.world.mu.Lock()
+	address := l.nodes[p.link.name].address
+	l.world.mu.Unlock()
+
+	l.net.mu.Lock()
+	d := l.net.listeners[address]
+	silent := d != nil && d.silent
+	l.net.mu.Unlock()
+
+	m, _ := p.link.modeAndChange()
+
+	return m != dead && !silent && !isClosed(p.gone)
+}
+
+// openingShards returns, by node that has answered, the shards that it owns and does not answer for, as if they were
+// empty.
+func (a *asker) openingShards(answers map[string]readmodel.NodeAnswer) map[string][]readmodel.ShardAnswer {
+	res, err := a.etcd.Get(a.life, a.admin.Keys().Owners(), clientv3.WithPrefix())
+	if err != nil {
+		return nil
+	}
+
+	opening := map[string][]readmodel.ShardAnswer{}
+	for _, o := range record.DecodeOwners(a.admin.Keys(), res.Kvs) {
+		answer, answered := answers[o.Node]
+		if answered && !slices.ContainsFunc(answer.Shards, func(s readmodel.ShardAnswer) bool { return s.Shard == o.Shard }) {
+			opening[o.Node] = append(opening[o.Node], readmodel.ShardAnswer{Shard: o.Shard, Owner: o.Fence})
+		}
+	}
+
+	return opening
+}

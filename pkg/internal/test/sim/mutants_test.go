@@ -1,0 +1,305 @@
+package sim_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
+	"github.com/carillonhq/carillon/pkg/internal/test/sim"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// detection describes how a mutant is to be detected.
+type detection struct {
+	by []string // guarantees, of which the mutant must break one
+	in scenario
+}
+
+// scenario is the conditions in which mutants run. It has a name, so that several mutants can share the comparison
+// without a mutant.
+type scenario struct {
+	name string
+	sim.Options
+}
+
+var (
+	calmScenario      = scenario{"calm", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 10 * time.Second}}
+	roughScenario     = scenario{"rough", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Rough: true}}
+	movingScenario    = scenario{"moving", sim.Options{Plain: true, Only: []string{"join", "drain", "kill", "held", "stall watches"}, Duration: 40 * time.Second}}
+	killedScenario    = scenario{"killed", sim.Options{Plain: true, Only: []string{"kill", "kill host"}, Duration: 30 * time.Second}}
+	revokedScenario   = scenario{"revoked", sim.Options{Plain: true, Only: []string{"revoke a lease"}, Duration: 30 * time.Second}}
+	deposedScenario   = scenario{"deposed", sim.Options{Plain: true, Only: []string{"revoke a lease", "kill", "drain", "join"}, Duration: 30 * time.Second}}
+	lateScenario      = scenario{"late", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"pause", "resume", "resume", "delete", "apply", "patch"}}}
+	editedScenario    = scenario{"edited", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Rough: true, Shape: withoutLedger, Calls: []string{"pause", "resume", "patch", "patch"}}}
+	waitingScenario   = scenario{"waiting", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"cancel", "trigger"}, Shape: withRetries(4 * time.Second)}}
+	cancelledScenario = scenario{"cancelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 5, Calls: []string{"cancel", "trigger"}, Shape: withRetries(500 * time.Millisecond)}}
+	lostScenario      = scenario{"lost", sim.Options{Plain: true, Only: []string{"cut"}, Duration: time.Minute, Shape: withReplace}}
+
+	changedScenario  = scenario{"changed", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"change lost_after"}, Nodes: 4, Tasks: 5, Duration: time.Minute, Shape: withReplace, Calls: []string{"trigger"}}}
+	blinkingScenario = scenario{"blinking", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"blink nodes"}, Duration: 40 * time.Second, Slots: 1, Tasks: 20, Rough: true, Shape: withSlowRuns}}
+
+	frozenScenario     = scenario{"frozen", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Calls: []string{"freeze", "unfreeze"}}}
+	limitedScenario    = scenario{"limited", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withBounds}}
+	busyScenario       = scenario{"busy", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withLongRuns}}
+	fanOutScenario     = scenario{"fanned", sim.Options{Only: []string{"calm"}, Duration: 15 * time.Second, Tasks: 4, Shape: withParts, Calls: []string{"trigger", "resume"}}}
+	unheardScenario    = scenario{"unheard", sim.Options{Only: []string{"stall watches"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFailingParts, Calls: []string{"cancel"}}}
+	forbiddenScenario  = scenario{"forbidden", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"limit namespace", "trigger"}}}
+	unlabelledScenario = scenario{"unlabelled", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 4, Shape: withUser, Calls: []string{"restrict nodes", "limit nodes", "trigger"}}}
+	inputScenario      = scenario{"input", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 50 * time.Second, Tasks: 2, Shape: withInput, Calls: []string{"trigger with input", "trigger with input", "change accept"}}}
+	refusedScenario    = requestsScenario("refused", withRequests(3*time.Second))
+	forgottenScenario  = requestsScenario("forgotten", withRequests(time.Minute))
+	foldedScenario     = scenario{"folded", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withFolds("10ms"), Calls: []string{"trigger"}}}
+	refoldedScenario   = scenario{"folded again", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Rough: true, Shape: withFolds("10ms"), Calls: []string{"trigger"}}}
+	skippingScenario   = scenario{"skipping", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 40 * time.Second, Tasks: 6, Slots: 30, Rough: true, Shape: withManyFolds, Calls: []string{"freeze", "unfreeze"}}}
+	pausedScenario     = scenario{"paused", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 75 * time.Second, Tasks: 4, Shape: withFolds("10ms"), Calls: []string{"pause", "resume"}}}
+	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
+)
+
+// detections maps mutants to how they are detected. The faults are chosen so that the mutant does harm quickly. Others would do, given
+// enough seeds.
+var detections = map[string]detection{
+	"accept-anything":       {[]string{"G29"}, inputScenario},
+	"no-owner-fence":        {[]string{"G1"}, movingScenario},
+	"no-session-fence":      {[]string{"G2"}, revokedScenario},
+	"no-watermark-compare":  {[]string{"G3", "G5"}, roughScenario},
+	"no-entry-compare":      {[]string{"G7"}, lateScenario},
+	"no-queue-compare":      {[]string{"G3", "G12"}, waitingScenario},
+	"no-run-compare":        {[]string{"G9", "G12", "state"}, lostScenario},
+	"no-term-compare":       {[]string{"G2"}, deposedScenario},
+	"open-without-commit":   {[]string{"G1"}, calmScenario},
+	"seen-ahead":            {[]string{"G5"}, calmScenario},
+	"tick-again":            {[]string{"G3"}, calmScenario},
+	"error-is-nothing":      {[]string{"G3", "G12", "G13"}, roughScenario},
+	"error-is-done":         {[]string{"G13"}, roughScenario},
+	"stale-scan":            {[]string{"G8"}, killedScenario},
+	"anyones-attempt":       {[]string{"G9"}, killedScenario},
+	"cleared-unseen":        {[]string{"G17"}, lostScenario},
+	"present-lost-after":    {[]string{"G8", "G17"}, changedScenario},
+	"adoption-forged":       {[]string{"G9", "G11", "G13", "G17"}, blinkingScenario},
+	"forged-renewals":       {[]string{"G17"}, lostScenario},
+	"start-before-commit":   {[]string{"G10"}, calmScenario},
+	"deaf-watches":          {[]string{"G16"}, calmScenario},
+	"no-freezes-compare":    {[]string{"G21"}, frozenScenario},
+	"no-revised-compare":    {[]string{"G4"}, lateScenario},
+	"edit-unrevised":        {[]string{"G4"}, lateScenario},
+	"edit-uncompared":       {[]string{"G31"}, editedScenario},
+	"run-uncounted":         {[]string{"G24"}, limitedScenario},
+	"range-short":           {[]string{"G3", "G12"}, busyScenario},
+	"nothing-kept":          {[]string{"G25"}, failingScenario},
+	"no-parent-compare":     {[]string{"state"}, unheardScenario},
+	"part-again":            {[]string{"G9"}, fanOutScenario},
+	"part-astray":           {[]string{"G24"}, fanOutScenario},
+	"part-untold":           {[]string{"G4"}, fanOutScenario},
+	"rule-bent":             {[]string{"G24"}, fanOutScenario},
+	"namespaces-open":       {[]string{"G29"}, forbiddenScenario},
+	"limits-unseen":         {[]string{"G29"}, unlabelledScenario},
+	"unsent-counted":        {[]string{"G9"}, forgottenScenario},
+	"unsent-forever":        {[]string{"G9"}, refusedScenario},
+	"unsent-after-sent":     {[]string{"G9"}, forgottenScenario},
+	"retry-after-clamped":   {[]string{"G9"}, forgottenScenario},
+	"full-rule-ignored":     {[]string{"G24"}, forgottenScenario},
+	"fold-apart":            {[]string{"G31"}, foldedScenario},
+	"chunk-uncompared":      {[]string{"G31"}, refoldedScenario},
+	"grown-range-unguarded": {[]string{"G31"}, skippingScenario},
+	"exception-dropped":     {[]string{"G31"}, foldedScenario},
+	"span-over-a-hole":      {[]string{"G31"}, pausedScenario},
+	"conflicts-together":    {[]string{"G1", "G3", "G12"}, cancelledScenario},
+}
+
+// requestsScenario returns a scenario in which the targets of requests fail, and nothing else.
+func requestsScenario(name string, shape func(*task.Spec)) scenario {
+	return scenario{name, sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"requests"}, Duration: 40 * time.Second, Tasks: 6, Shape: shape, Calls: []string{"trigger"}}}
+}
+
+// withRequests gives tasks requests, which are repeated when they are not answered. Those that are not sent are free for
+// a time.
+func withRequests(free time.Duration) func(*task.Spec) {
+	return func(s *task.Spec) {
+		*s = withShortRuns(*s)
+		s.Overlap, s.Schedule, s.Timeout = task.OverlapAllow, task.Schedules{"*/2 * * * * *"}, task.Duration(2*time.Second)
+		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Failed, task.TimedOut}
+		s.Action = task.Action{HTTP: &task.HTTP{
+			URL: fmt.Sprintf("http://svc%d.test/300ms/200", int(s.Name[len(s.Name)-1])%3), Method: "GET", UnsentFor: new(task.Duration(free)),
+		}}
+	}
+}
+
+// withReplace gives tasks long runs that start again elsewhere when they are lost.
+func withReplace(s *task.Spec) {
+	s.Schedule, s.Timeout = task.Schedules{"*/5 * * * * *"}, 0
+	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(100*time.Millisecond), []task.State{task.Lost}
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "40s", "0"}}}
+}
+
+// withUser gives tasks an OS user that their namespace allows at first.
+func withUser(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "0"}, User: "batch"}}
+}
+
+// withInput gives tasks runs that wait for each other, and that accept arguments at first.
+func withInput(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Schedule, s.Overlap, s.Queue = task.Schedules{"@manual"}, task.OverlapQueue, task.QueuePolicy{Limit: 100}
+	s.Accept, s.Action = task.Accept{Args: 2, Target: true}, task.Action{Process: &task.Process{Command: []string{"sim", "4s", "0"}}}
+}
+
+// withBounds limits the number of runs.
+func withBounds(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.MaxRuns = 5
+}
+
+// withSlowRuns gives tasks runs that have to wait in the inboxes of their nodes.
+func withSlowRuns(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "1s", "0"}}}
+}
+
+// withLongRuns gives tasks runs that take longer than several periods of their schedules.
+func withLongRuns(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Overlap, s.Action = task.OverlapSkip, task.Action{Process: &task.Process{Command: []string{"sim", "8s", "0"}}}
+}
+
+// withFailingRuns gives tasks that fail.
+func withFailingRuns(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
+}
+
+// withFolds gives tasks a fold after almost each run. Runs take some time; those of every second task fail.
+func withFolds(length string) func(*task.Spec) {
+	return func(s *task.Spec) {
+		*s = withShortRuns(*s)
+		s.Schedule, s.Overlap, s.History.Keep = task.Schedules{sim.RareTick, "* * * * 11 *"}, task.OverlapSkip, 1
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", length, fmt.Sprint(int(s.Name[len(s.Name)-1]) % 2)}}}
+	}
+}
+
+// withManyFolds gives tasks many runs at a time. When their ticks are frozen, the runs end one by one, and each causes a fold
+// while the record of the ticks that are skipped grows.
+func withManyFolds(s *task.Spec) {
+	withFolds("8s")(s)
+	s.Overlap = task.OverlapAllow
+}
+
+// withoutLedger gives tasks one record and no ledger, so that answers about earlier ticks follow from the times of edits.
+func withoutLedger(s *task.Spec) {
+	withFolds("10ms")(s)
+	s.History.Ledger = new(task.Duration(0))
+}
+
+// withFailingParts gives tasks runs with parts that fail and wait for a retry.
+func withFailingParts(s *task.Spec) {
+	withParts(s)
+	s.Target = task.Target{Parts: 4, Count: 1, Strategy: task.StrategyAuto}
+	s.Retry.Attempts, s.Retry.Backoff = 4, task.Duration(4*time.Second)
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "1"}}}
+}
+
+// withShortRuns returns a task with a tick every second and no policies.
+func withShortRuns(s task.Spec) task.Spec {
+	q := task.Defaults()
+	q.Name, q.Namespace, q.Description = s.Name, s.Namespace, s.Description
+	q.Schedule, q.Action, q.Overlap = task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}, s.Overlap
+	return q
+}
+
+// withRetries gives tasks that fail and wait for a moment before the retry.
+func withRetries(backoff time.Duration) func(*task.Spec) {
+	return func(s *task.Spec) {
+		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 4, task.Duration(backoff), []task.State{task.Failed}
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "100ms", "1"}}}
+	}
+}
+
+// Each mutant must break a guarantee of its rule, and the same simulation must be valid without the mutant.
+func TestMutants_AreCaught(t *testing.T) {
+	keys, err := record.NewKeys(record.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var comparisons cleanRuns
+	for _, m := range mutant.All {
+		h, known := detections[m.Name]
+		if !known {
+			t.Errorf("no scenario for mutant %s", m.Name)
+			continue
+		}
+
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel() // a simulation uses little more than one processor
+			seed := requireCaught(t, m, h, keys)
+			comparisons.requireValid(t, h, seed)
+		})
+	}
+}
+
+const (
+	mostSeeds = 100              // simulations of a mutant; each takes about a second. The rarest mutant is caught by one in seven
+	patience  = 90 * time.Second // for runs to end; with a mutant they may never end
+)
+
+// requireCaught simulates seeds until one breaks a guarantee of the detection, and returns that seed.
+func requireCaught(t *testing.T, m mutant.Mutant, h detection, keys record.Keys) uint64 {
+	t.Helper()
+
+	for seed := uint64(1); seed <= mostSeeds; seed++ {
+		o := h.in.Options
+		o.Patience = patience
+		o.Mutate = m.New(keys)
+		r := sim.Run(t, seed, o)
+
+		i := slices.IndexFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(h.by, v.Promise) })
+		if i >= 0 {
+			t.Logf("caught by %s in %q, seed %d: %s", r.Violations[i].Promise, h.in.name, seed, r.Violations[i])
+			return seed
+		}
+	}
+
+	t.Fatalf("not caught by %v in %d simulations of %q", h.by, mostSeeds, h.in.name)
+
+	return 0
+}
+
+// cleanRuns are simulations without a mutant. Several mutants can share one.
+type cleanRuns struct {
+	mu   sync.Mutex
+	done map[string]bool // by scenario and seed
+}
+
+// requireValid runs the simulation without the mutant, unless another mutant has started it.
+func (c *cleanRuns) requireValid(t *testing.T, h detection, seed uint64) {
+	t.Helper()
+	if c.isStarted(fmt.Sprint(h.in.name, seed)) {
+		return
+	}
+
+	o := h.in.Options
+	if slices.Contains(h.by, "G16") {
+		o.Patience = patience
+	}
+
+	runInBubble(t, seed, o)
+}
+
+// isStarted reports whether a run was started before, and notes that it is started now.
+func (c *cleanRuns) isStarted(run string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	before := c.done[run]
+	if c.done == nil {
+		c.done = map[string]bool{}
+	}
+	c.done[run] = true
+
+	return before
+}
