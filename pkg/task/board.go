@@ -35,7 +35,7 @@ type BoardCounts struct {
 	Tasks        int            `json:"tasks"`
 	Paused       int            `json:"paused"`
 	Unreadable   int            `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
-	FailingCount int            `json:"failing_count" doc:"Tasks with a dead run after which no run has succeeded."`
+	FailingCount int            `json:"failing_count" doc:"Failing tasks: a run failed, timed out or was lost with its attempts used up, no later one has succeeded, and nobody has dismissed it or started it again."`
 	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that was due more than two seconds ago and is still undecided."`
 	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes."`
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
@@ -60,7 +60,7 @@ func (c *BoardCounts) Add(d BoardCounts) {
 // BoardLists are the beginnings of the board's lists.
 type BoardLists struct {
 	Stuck   []BoardShard   `json:"stuck" doc:"Shards that make no progress although a tick is due, because they are being loaded or are stuck. The longest first."`
-	Failing []BoardFailing `json:"failing" doc:"Tasks with a dead run after which no run has succeeded, with the last failure; the latest failure first."`
+	Failing []BoardFailing `json:"failing" doc:"Failing tasks with their last failure; the latest failure first."`
 	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
 	Away    []BoardRun     `json:"away" doc:"The oldest first."`
 	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come first, then runs whose requests were not sent."`

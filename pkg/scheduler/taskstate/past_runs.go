@@ -213,8 +213,7 @@ func (t *Task) MayTrim() bool {
 	return !t.CountsFailures() || t.Past != nil && t.Past.Studied && len(t.Past.Uncounted()) == 0
 }
 
-// Ran reports whether e is the end of a run by itself: success or failure. Only these determine whether a
-// task is failing.
+// Ran reports whether e is the end of a run by itself: success or failure.
 func (e End) Ran() bool { return e.State == task.Succeeded || e.Failed() }
 
 // PausedByFailures adds a pause to the task's latest pauses. It keeps the last task.KeepPauses of them. A pause
