@@ -10,7 +10,7 @@
 //	answers ─────┘                    └─► commands ─► client ─► answers
 //
 // The screen costs the cluster one board per second, plus what the user requests with a key. Nodes make a board
-// from memory, at most twice a second, however many screens are open. The screen follows no events, because for
+// from memory, at most every 0.7 s, however many screens are open. The screen follows no events, because for
 // a stream of events the server reads every revision of etcd, which is far more than a screen needs.
 package top
 
