@@ -351,3 +351,26 @@ func TestBoard_CountsWhatTheCallerMayRead(t *testing.T) {
 		}
 	}
 }
+
+// Who may read tasks but not runs sees no runs, and how many there are.
+func TestBoard_ShowsRunsToWhoMayReadThem(t *testing.T) {
+	w := newWorld(t)
+	var asked atomic.Int32
+	w.owners = map[string]ask{"node-a": partOf("node-a", 1, &asked)}
+	w.fleet()
+	all := w.boardWhen(w.Client, client.BoardOptions{Limit: 3}, nobodySilent)
+
+	_, err := w.Roles.Put(t.Context(), task.Role{Name: "planner", Rules: []task.Rule{{Verbs: []string{"read"}, Objects: []string{"tasks"}}}}, client.Writing{})
+	must(t, err)
+	_, err = w.Bindings.Put(t.Context(), task.Binding{Name: "p", Role: "planner", Subjects: []string{"user:pia"}, Namespaces: []string{"default"}}, client.Writing{})
+	must(t, err)
+	w.secret = w.token("user:pia")
+
+	b := w.boardWhen(w.client(w.url), client.BoardOptions{Limit: 3}, nobodySilent)
+	if len(b.Failing)+len(b.Active)+len(b.Away)+len(b.Waits) != 0 || b.FailingCount != 1 || b.ActiveCount != 1 || b.WaitingCount != 2 || len(b.Next) != 3 {
+		t.Errorf("%+v, %+v", b.BoardLists, b.BoardCounts)
+	}
+	if len(all.Failing) != 1 || len(all.Active) != 1 || len(all.Waits) != 1 {
+		t.Errorf("who may read runs gets %+v", all.BoardLists)
+	}
+}

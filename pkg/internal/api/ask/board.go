@@ -110,12 +110,19 @@ func (b *Boards) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error)
 	return httpapi.Answer{Status: http.StatusOK, Body: shownTo(c.Rights(), within, *answer.board)}, nil
 }
 
-// shownTo returns a board without what its caller may not read of nodes and of the cluster. within are the namespaces whose
-// tasks the caller may read. The nodes that do not answer stay: the board must not look complete. Other callers get the
-// same board, so its lists stay as they are.
+// shownTo returns a board without what its caller may not read of runs, of nodes and of the cluster. within are the namespaces
+// whose tasks the caller may read. The counts stay, and so do the nodes that do not answer: the board must not look complete.
+// Other callers get the same board, so its lists stay as they are.
 func shownTo(rights *httpapi.Rights, within []string, b task.Board) task.Board {
 	if !rights.Allows(access.Need{Verb: access.Read, Kind: access.Nodes}) {
 		b.Nodes = []task.BoardNode{}
+	}
+
+	if runs := rights.Readable(access.Runs); runs != nil {
+		b.Failing = inNamespaces(b.Failing, runs, func(f task.BoardFailing) string { return f.Namespace })
+		b.Away = inNamespaces(b.Away, runs, func(r task.BoardRun) string { return r.Namespace })
+		b.Active = inNamespaces(b.Active, runs, func(r task.BoardRun) string { return r.Namespace })
+		b.Waits = inNamespaces(b.Waits, runs, func(w task.BoardWait) string { return w.Namespace })
 	}
 
 	if !rights.Allows(access.Need{Verb: access.Read, Kind: access.Cluster}) {
@@ -127,6 +134,11 @@ func shownTo(rights *httpapi.Rights, within []string, b task.Board) task.Board {
 	}
 
 	return b
+}
+
+// inNamespaces returns a copy of a list without the items of other namespaces.
+func inNamespaces[T any](list []T, namespaces []string, namespaceOf func(T) string) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(item T) bool { return !slices.Contains(namespaces, namespaceOf(item)) })
 }
 
 // ask asks the owners of all shards for a board, and adds what they do not know. It fails if a node is busy, or if etcd was
