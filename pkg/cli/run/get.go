@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -92,59 +91,26 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Task", "%s", selection.Name(f, r.Namespace, r.Task))
 	d.StyledField("Result", view.RunResult(f, r))
 
-	if r.HTTPStatus > 0 {
-		d.Field("HTTP status", "%d %s", r.HTTPStatus, http.StatusText(r.HTTPStatus))
-	}
-
 	d.Field("Reason", "%s", strings.ReplaceAll(r.Reason, "_", " "))
 	d.Field("Message", "%s", r.Message)
-	d.Field("Not enforced", "%s", strings.Join(r.Unenforced, ", "))
-	d.Field("Trigger", "%s", strings.ReplaceAll(r.Trigger, "_", " "))
-	d.Field("Requested by", "%s", r.CreatedBy)
-	d.Field("Extra arguments", "%s", wording.CommandLine(r.Args))
-	d.Field("Extra env", "%s", strings.Join(r.EnvNames, ", "))
-	d.Field("Requested node", "%s", r.TargetNode)
-	d.Field("Tick", "%s", at(r.ScheduledTime))
-
-	if r.Count > 1 {
-		d.Field("Last tick", "%s", at(r.Last))
+	for _, field := range wording.RunRequestFields(r, at) {
+		d.Field(field.Name, "%s", field.Value)
 	}
 
-	d.Field("Not before", "%s", notBeforeText(r, at))
-	d.Field("Not sent", "%s", wording.UnsentText(r.Unsent))
 	d.Field("Dispatched", "%s", at(r.DispatchedAt))
 	d.Field("Started", "%s", at(r.StartedAt))
 	d.Field("Ended", "%s", at(r.EndedAt))
-
-	if r.LatenessMS != nil {
-		d.Field("Late", "%s", view.Lateness(f, r))
-	}
-
 	if view.RunDuration(r, f.Now()) >= 0 {
 		d.Field("Took", "%s", view.TookText(f, r))
 	}
 
 	d.StyledField("Progress", view.ProgressBar(f, r))
-	d.Field("Paused", "%s", pauseWords(f, r, at))
-	d.Field("Used", "%s", wording.UsageText(r.Usage))
-	d.Field("Node", "%s", r.Node)
-
-	if r.Attempt > 0 && r.Fan == nil { // only its parts have attempts
-		if r.Token == 0 { // no node has received it yet
-			d.Field("Attempt", "%d", r.Attempt)
-		} else {
-			d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
-		}
+	for _, field := range wording.RunAttemptFields(r, at, f.Now()) {
+		d.Field(field.Name, "%s", field.Value)
 	}
-
 	d.Field("Decided by", "%s", wording.DecidedBy(r))
-	d.Field("Cancelled by", "%s", r.CancelledBy)
 	d.Field("Retry of", "%s", r.RetryOf)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
-
-	if r.BadLines > 0 {
-		d.Field("Bad lines", "%d in CARILLON_STATUS_FILE", r.BadLines)
-	}
 
 	if len(r.Attempts) > 0 {
 		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
@@ -169,30 +135,10 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	}
 }
 
-// notBeforeText returns the earliest time of the next attempt, and who chose it.
-func notBeforeText(r task.Run, at func(task.Time) string) string {
-	text := at(r.NotBefore)
-	if text != "" && r.NotBeforeBy == task.NotBeforeByTarget {
-		text += ", because of the target"
-	}
-
-	return text
-}
-
 // describeParts adds the parts of a run.
 func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(task.Time) string) {
 	fan := r.Fan
-	if fan == nil {
-		return
-	}
-
-	d.Field("Parts", "%s", wording.PartsText(*fan))
-
-	if fan.Cancel != "" && !r.State.Final() {
-		d.Field("Ending", "%s", strings.ReplaceAll(fan.Cancel, "_", " "))
-	}
-
-	if len(fan.Parts) == 0 {
+	if fan == nil || len(fan.Parts) == 0 {
 		return
 	}
 

@@ -109,24 +109,6 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 	return r
 }
 
-// pauseWords describes since when a run is paused, and how long it was paused in total.
-func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) string {
-	sum := task.Duration(r.PausedFor(f.Now())).Approximate()
-
-	switch {
-	case r.State == task.Paused:
-		return fmt.Sprintf("since %s by %s; %s in total", at(r.PausedAt), cmp.Or(r.PausedBy, "an unknown user"), sum)
-	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
-		return "requested by " + r.PausedBy + "; the run does not start until you resume it"
-	case r.PausedBy != "":
-		return "requested by " + r.PausedBy
-	case r.PausedMS > 0:
-		return sum + " in total"
-	}
-
-	return ""
-}
-
 // partPauseCounts counts the parts of a run by their reaction to a pause.
 type partPauseCounts struct {
 	paused, asked, held, waiting, ended int

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"html/template"
@@ -332,30 +331,12 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 	if run.Message != strings.TrimSpace(fmt.Sprintf("HTTP %d %s", run.HTTPStatus, http.StatusText(run.HTTPStatus))) {
 		list.add("Message", run.Message)
 	}
-	if run.HTTPStatus > 0 {
-		list.add("HTTP status", fmt.Sprintf("%d %s", run.HTTPStatus, http.StatusText(run.HTTPStatus)))
-	}
-	list.add("Not enforced", strings.Join(run.Unenforced, ", "))
-	list.add("Trigger", plainState(run.Trigger))
-	list.add("Requested by", run.CreatedBy)
-	list.add("Extra arguments", wording.CommandLine(run.Args))
-	list.add("Extra env", strings.Join(run.EnvNames, ", "))
-	list.add("Requested node", run.TargetNode)
-	list.add("Tick", at(run.ScheduledTime))
-	if run.Count > 1 {
-		list.add("Last tick", at(run.Last))
-		list.add("Ticks", wording.Grouped(int(run.Count)))
-	}
-	list.add("Not before", at(run.NotBefore))
-	list.add("Not sent", wording.UnsentText(run.Unsent))
-	if run.LatenessMS != nil {
-		list.add("Late", task.Duration(time.Duration(*run.LatenessMS)*time.Millisecond).Approximate())
+	for _, f := range slices.Concat(wording.RunRequestFields(run, at), wording.RunAttemptFields(run, at, time.Time{})) {
+		list = append(list, setting(f))
 	}
 	if run.State.Final() && !run.StartedAt.IsZero() {
 		list.add("Took", tookText(&run))
 	}
-	list.add("Paused", pausedText(run, at))
-	list.add("Used", wording.UsageText(run.Usage))
 	if run.OutputBytes > 0 {
 		words := wording.Bytes(run.OutputBytes)
 		if run.Truncated {
@@ -363,42 +344,9 @@ func runFacts(r *Request, run task.Run, timezone string) []setting {
 		}
 		list.add("Output", words)
 	}
-	list.add("Node", run.Node)
-	switch {
-	case run.Attempt == 0 || run.Fan != nil:
-	case run.Token == 0: // no node has received it yet
-		list.add("Attempt", fmt.Sprint(run.Attempt))
-	default:
-		list.add("Attempt", fmt.Sprintf("%d, token %d", run.Attempt, run.Token))
-	}
-	if f := run.Fan; f != nil {
-		list.add("Parts", wording.PartsText(*f))
-		if !run.State.Final() {
-			list.add("Ending", plainState(f.Cancel))
-		}
-	}
-	list.add("Cancelled by", run.CancelledBy)
 	list.add("Checkpoint", run.Checkpoint)
-	if run.BadLines > 0 {
-		list.add("Bad lines", fmt.Sprintf("%d in CARILLON_STATUS_FILE", run.BadLines))
-	}
 
 	return list
-}
-
-// pausedText says since when a run is paused, or how long it was.
-func pausedText(r task.Run, at func(task.Time) string) string {
-	switch {
-	case r.State == task.Paused:
-		return fmt.Sprintf("since %s by %s", at(r.PausedAt), cmp.Or(r.PausedBy, "an unknown user"))
-	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
-		return "requested by " + r.PausedBy + "; the run does not start until you resume it"
-	case r.PausedBy != "":
-		return "requested by " + r.PausedBy
-	case r.PausedMS > 0:
-		return task.Duration(time.Duration(r.PausedMS)*time.Millisecond).Approximate() + " in total"
-	}
-	return ""
 }
 
 // attemptRow is an attempt in the table of attempts.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -110,6 +111,89 @@ func partsText(r task.Run) string {
 		return f.String()
 	}
 	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
+}
+
+// RunRequestFields returns what a run was to do, and what it waits for. at formats times; it returns "" for those that are
+// zero.
+func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
+	var list fields
+	if r.HTTPStatus > 0 {
+		list.add("HTTP status", fmt.Sprintf("%d %s", r.HTTPStatus, http.StatusText(r.HTTPStatus)))
+	}
+	list.add("Not enforced", strings.Join(r.Unenforced, ", "))
+	list.add("Trigger", strings.ReplaceAll(r.Trigger, "_", " "))
+	list.add("Requested by", r.CreatedBy)
+	list.add("Extra arguments", CommandLine(r.Args))
+	list.add("Extra env", strings.Join(r.EnvNames, ", "))
+	list.add("Requested node", r.TargetNode)
+	list.add("Tick", at(r.ScheduledTime))
+	if r.Count > 1 {
+		list.add("Last tick", at(r.Last))
+		list.add("Ticks", Grouped(int(r.Count)))
+	}
+
+	notBefore := at(r.NotBefore)
+	if notBefore != "" && r.NotBeforeBy == task.NotBeforeByTarget {
+		notBefore += ", because of the target"
+	}
+	list.add("Not before", notBefore)
+	list.add("Not sent", UnsentText(r.Unsent))
+
+	return list
+}
+
+// RunAttemptFields returns what is known of the latest attempt of a run, beside its result and its times. If now is zero, it
+// does not say how long a paused run has been paused, which changes all the time.
+func RunAttemptFields(r task.Run, at func(task.Time) string, now time.Time) []Field {
+	var list fields
+	if r.LatenessMS != nil {
+		list.add("Late", task.Duration(time.Duration(*r.LatenessMS)*time.Millisecond).Approximate())
+	}
+	list.add("Paused", pausedText(r, at, now))
+	list.add("Used", UsageText(r.Usage))
+	list.add("Node", r.Node)
+
+	switch {
+	case r.Attempt == 0 || r.Fan != nil: // only its parts have attempts
+	case r.Token == 0: // no node has received it yet
+		list.add("Attempt", fmt.Sprint(r.Attempt))
+	default:
+		list.add("Attempt", fmt.Sprintf("%d, token %d", r.Attempt, r.Token))
+	}
+
+	if f := r.Fan; f != nil {
+		list.add("Parts", PartsText(*f))
+		if !r.State.Final() {
+			list.add("Ending", strings.ReplaceAll(f.Cancel, "_", " "))
+		}
+	}
+
+	list.add("Cancelled by", r.CancelledBy)
+	if r.BadLines > 0 {
+		list.add("Bad lines", fmt.Sprintf("%d in CARILLON_STATUS_FILE", r.BadLines))
+	}
+
+	return list
+}
+
+// pausedText describes since when a run is paused, and how long it was paused in total.
+func pausedText(r task.Run, at func(task.Time) string, now time.Time) string {
+	switch {
+	case r.State == task.Paused:
+		words := fmt.Sprintf("since %s by %s", at(r.PausedAt), cmp.Or(r.PausedBy, "an unknown user"))
+		if !now.IsZero() {
+			words += fmt.Sprintf("; %s in total", task.Duration(r.PausedFor(now)).Approximate())
+		}
+		return words
+	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
+		return "requested by " + r.PausedBy + "; the run does not start until you resume it"
+	case r.PausedBy != "":
+		return "requested by " + r.PausedBy
+	case r.PausedMS > 0:
+		return task.Duration(time.Duration(r.PausedMS)*time.Millisecond).Approximate() + " in total"
+	}
+
+	return ""
 }
 
 // UsageText describes the resources that the processes of a run used; "" if nothing is known.
