@@ -30,6 +30,7 @@ import (
 type statesOf struct {
 	failing, overdue, waiting, running []string // in order
 	views                              map[string]string
+	newestDead                         map[string][]string // of a failing task, the runs that died last, which are several if they died in one revision
 }
 
 // recordedStates computes the states of tasks from the records in etcd alone, at one revision. It shares no code with what
@@ -46,6 +47,7 @@ func (w *world) recordedStates() statesOf {
 		entry         task.Entry
 		create        int64
 		dead, success int64 // the highest create revisions
+		newestDead    []string
 		isWaiting     bool
 		runs          map[string]bool // those that are active
 	}
@@ -82,7 +84,12 @@ func (w *world) recordedStates() statesOf {
 
 		switch k.Kind {
 		case record.KindDead:
-			s.dead = max(s.dead, e.CreateRevision)
+			if e.CreateRevision > s.dead {
+				s.dead, s.newestDead = e.CreateRevision, nil
+			}
+			if e.CreateRevision == s.dead {
+				s.newestDead = append(s.newestDead, k.Run)
+			}
 		case record.KindEnded:
 			if run, err := record.DecodeRunValue(e.Value); err == nil && run.State == task.Succeeded {
 				s.success = max(s.success, e.CreateRevision)
@@ -112,7 +119,7 @@ func (w *world) recordedStates() statesOf {
 		}
 	}
 
-	all := statesOf{views: map[string]string{}}
+	all := statesOf{views: map[string]string{}, newestDead: map[string][]string{}}
 	for _, name := range slices.Sorted(maps.Keys(tasks)) {
 		s := tasks[name]
 		isFailing, isOverdue := s.dead > s.success, isOverdueByRecords(w, name, s.entry, s.create, mark)
@@ -124,6 +131,10 @@ func (w *world) recordedStates() statesOf {
 			if is.in {
 				*is.list = append(*is.list, name)
 			}
+		}
+
+		if isFailing {
+			all.newestDead[name] = s.newestDead
 		}
 
 		all.views[name] = client.TaskOK
@@ -195,7 +206,7 @@ func (h *testWorker) shownStates() statesOf {
 		return names
 	}
 
-	all := statesOf{ask("state:failing"), ask("state:overdue"), ask("state:waiting"), ask("state:running"), map[string]string{}}
+	all := statesOf{failing: ask("state:failing"), overdue: ask("state:overdue"), waiting: ask("state:waiting"), running: ask("state:running"), views: map[string]string{}}
 	viewer := views.Viewer{Store: w.store, Ref: func(_, name string) record.Ref { return ref(name) }, Now: w.clock}
 	specs, _, err := w.store.Tasks(w.ctx, "default", "", 1000)
 	w.ok(err)
@@ -224,6 +235,7 @@ func (h *testWorker) agree() {
 	h.world.Helper()
 	h.see()
 	want, got := h.world.recordedStates(), h.shownStates()
+	got.newestDead = want.newestDead // only the board shows them
 	if !reflect.DeepEqual(got, want) {
 		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
 	}
@@ -240,9 +252,13 @@ func (h *testWorker) boardAgrees(want statesOf) {
 	b := scan.Answer().Board
 
 	// The board shows parts that wait, and attempts instead of tasks that run.
-	got := statesOf{running: want.running, views: want.views}
+	got := statesOf{running: want.running, views: want.views, newestDead: want.newestDead}
 	for _, f := range b.Lists.Failing {
-		got.failing = append(got.failing, f.Namespace+"/"+f.Task)
+		name := f.Namespace + "/" + f.Task
+		got.failing = append(got.failing, name)
+		if !slices.Contains(want.newestDead[name], f.Run) {
+			h.world.Errorf("the board shows that run %q of %s has failed, want one of %q", f.Run, name, want.newestDead[name])
+		}
 	}
 	for _, t := range b.Lists.Overdue {
 		got.overdue = append(got.overdue, t.Namespace+"/"+t.Task)

@@ -141,6 +141,12 @@ func TestStates_AFailingTaskIsFailingEverywhere(t *testing.T) {
 	// A task is failing until both failures are dismissed.
 	must(t, second(w.Runs.Dismiss(ctx, "default", "f", two)))
 	failing(true)
+	b, err := w.Board.Get(ctx, client.BoardOptions{Limit: limit})
+	must(t, err)
+	if b.Failing[0].Run != one {
+		t.Errorf("the board shows run %s, want %s, which is left", b.Failing[0].Run, one)
+	}
+
 	must(t, second(w.Runs.Dismiss(ctx, "default", "f", one)))
 	failing(false)
 

@@ -26,6 +26,8 @@ const (
 	retryPause = time.Second
 	// maxRecords limits how many records of a task without dead runs are read to find its last success.
 	maxRecords = 200
+	// MaxDead is of how many dead runs of a task the records are read, the newest ones.
+	MaxDead = 8
 	// maxRound limits how many records of a task are read at once.
 	maxRound = 64
 	// maxRequests is how many requests may wait. A cluster has fewer shards.
@@ -55,7 +57,7 @@ type Past struct {
 	Last     End                // the end with the highest mod revision; zero: none is kept
 	Success  End                // the success with the highest mod revision; zero: none is kept
 	Failures int                // how many runs have failed after that
-	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last one has its value
+	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last MaxDead have their values
 
 	// DeadRevision is the revision from which on the dead runs were listed. Dead may lack those that were created later.
 	DeadRevision int64
@@ -264,42 +266,42 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 	return found, r.readNewestDead(ctx, found, rev)
 }
 
-// readNewestDead reads the newest dead run of each task, which shows how the task has failed. Dead runs that were dismissed
-// since they were listed are left out.
+// readNewestDead reads the newest dead runs of each task, which show how it has failed. Those that were dismissed since they
+// were listed are left out.
 func (r *Reader) readNewestDead(ctx context.Context, found []Past, rev int64) error {
-	unread := make([]*Past, 0, len(found))
+	var keys []string
 	for i := range found {
-		unread = append(unread, &found[i])
+		dead := found[i].Dead
+		for _, ev := range dead[max(0, len(dead)-MaxDead):] {
+			keys = append(keys, ev.Key)
+		}
 	}
 
-	for {
-		unread = slices.DeleteFunc(unread, func(p *Past) bool { return len(p.Dead) == 0 })
-		if len(unread) == 0 {
-			return nil
-		}
+	if len(keys) == 0 {
+		return nil
+	}
 
-		keys := make([]string, len(unread))
-		for i, p := range unread {
-			keys[i] = p.Dead[len(p.Dead)-1].Key
-		}
+	events, err := r.store.RecordsAt(ctx, keys, rev)
+	if err != nil {
+		return err
+	}
 
-		events, err := r.store.RecordsAt(ctx, keys, rev)
-		if err != nil {
-			return err
-		}
+	byKey := map[string]*store.ShardEvent{}
+	for i := range events {
+		byKey[events[i].Key] = &events[i]
+	}
 
-		// Of a task whose newest dead run is gone, the next one is read.
-		again := unread[:0]
-		for i, p := range unread {
-			if last := len(p.Dead) - 1; events[i].Deleted {
-				p.Dead = p.Dead[:last]
-				again = append(again, p)
-			} else {
-				p.Dead[last].Value = events[i].Value
+	for i := range found {
+		p := &found[i]
+		p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { now := byKey[ev.Key]; return now != nil && now.Deleted })
+		for j := range p.Dead {
+			if now := byKey[p.Dead[j].Key]; now != nil {
+				p.Dead[j].Value = now.Value
 			}
 		}
-		unread = again
 	}
+
+	return nil
 }
 
 // recordsToRead returns how many of a task's records, the latest first, may have to be read. A task is failing unless a run

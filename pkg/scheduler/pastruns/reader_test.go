@@ -192,7 +192,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 
 		for name, want := range map[string]string{
 			"ok":        "succeeded at 5, success at 5, 0 failures, dead []",
-			"fails":     "cancelled at 16, success at 11, 2 failures, dead [13 14 timed_out]",
+			"fails":     "cancelled at 16, success at 11, 2 failures, dead [13 lost 14 timed_out]",
 			"never":     "failed at 20, success at 0, 1 failures, dead [20 failed]",
 			"again":     "succeeded at 31, success at 31, 0 failures, dead []",
 			"dismissed": "timed_out at 41, success at 0, 2 failures, dead [40 failed]",

@@ -13,6 +13,7 @@
 package rows
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ type Writer struct {
 	loaded int64
 
 	// failing holds the failing tasks.
-	failing map[*taskstate.Task]*failing
+	failing map[*taskstate.Task]failing
 
 	// succeeded holds the tasks of which a run has succeeded in the revision succeededAt, the last one with a success.
 	succeeded   []*taskstate.Task
@@ -54,20 +55,16 @@ type Writer struct {
 	readAhead map[*taskstate.Task]int64
 }
 
-// failing is what is known of a failing task.
-type failing struct {
-	// dead are the dead runs after which no run has succeeded. There are at most some more than store.KeepDead of them.
-	dead []deadRun
-	// last is how the run that died at revision lastAt has failed. It is nil if that is not known. It stays if only that run
-	// is dismissed.
-	last   *readmodel.Failure
-	lastAt int64
-}
+// failing are the dead runs of a failing task after which no run has succeeded, in the order in which they were created.
+// There are at most some more than store.KeepDead of them.
+type failing []deadRun
 
 // deadRun is a dead run of a task.
 type deadRun struct {
 	run    uint64 // a hash of its id
 	create int64  // the create revision of its record; a dismissal rewrites the record before it deletes it
+	// failure is how the run has failed. It is nil if that is not known, and for all but the newest pastruns.MaxDead.
+	failure *readmodel.Failure
 }
 
 // recentEnds are the ends of a task since the load, after which no run has succeeded.
@@ -85,7 +82,7 @@ const maxIdleTouched = 256
 // NewWriter returns a Writer with an empty index.
 func NewWriter() Writer {
 	return Writer{
-		Index: &readmodel.Index{}, failing: map[*taskstate.Task]*failing{}, recent: map[*taskstate.Task]*recentEnds{},
+		Index: &readmodel.Index{}, failing: map[*taskstate.Task]failing{}, recent: map[*taskstate.Task]*recentEnds{},
 		readAhead: map[*taskstate.Task]int64{},
 	}
 }
@@ -165,10 +162,8 @@ func (w *Writer) write(t *taskstate.Task) {
 
 	d.PausedUntil = fill(&r, t)
 	f := w.failing[t]
-	if f != nil {
-		d.Failure = f.last
-	}
-	r.Flags = with(r.Flags, readmodel.Failing, f != nil)
+	d.Failure = f.newest()
+	r.Flags = with(r.Flags, readmodel.Failing, len(f) > 0)
 	t.Row = w.Index.Put(t.Row, r, d)
 }
 
@@ -325,14 +320,13 @@ func (w *Writer) noteSuccess(t *taskstate.Task, revision int64) {
 
 // keepDead removes the dead runs of t for which keep returns false.
 func (w *Writer) keepDead(t *taskstate.Task, keep func(deadRun) bool) {
-	f := w.failing[t]
-	if f == nil {
+	left := slices.DeleteFunc(w.failing[t], func(d deadRun) bool { return !keep(d) })
+	if len(left) == 0 {
+		delete(w.failing, t)
 		return
 	}
 
-	if f.dead = slices.DeleteFunc(f.dead, func(d deadRun) bool { return !keep(d) }); len(f.dead) == 0 {
-		delete(w.failing, t)
-	}
+	w.failing[t] = left
 }
 
 // takeEnd sets the fields of a row that describe the last end. It does not count failures.
@@ -399,29 +393,40 @@ func (w *Writer) addDead(t *taskstate.Task, ev *store.ShardEvent) {
 		return
 	}
 
-	f := w.failing[t]
-	if f == nil {
-		f = &failing{}
-		w.failing[t] = f
+	f, run := w.failing[t], xxhash.Sum64String(ev.Run)
+	at := slices.IndexFunc(f, func(d deadRun) bool { return d.run == run })
+	if at < 0 {
+		at, _ = slices.BinarySearchFunc(f, ev.Create, func(d deadRun, create int64) int { return cmp.Compare(d.create, create) })
+		f = slices.Insert(f, at, deadRun{run: run, create: ev.Create})
+	}
+	if f[at].failure == nil {
+		f[at].failure = failureOf(ev)
 	}
 
-	d := deadRun{xxhash.Sum64String(ev.Run), ev.Create}
-	if !slices.ContainsFunc(f.dead, func(o deadRun) bool { return o.run == d.run }) {
-		f.dead = append(f.dead, d)
+	if older := len(f) - 1 - pastruns.MaxDead; older >= 0 {
+		f[older].failure = nil
 	}
-	f.noteFailure(ev)
+	w.failing[t] = f
 }
 
-// noteFailure notes how a dead run has failed, if it is the newest one and its record is known.
-func (f *failing) noteFailure(ev *store.ShardEvent) {
-	if ev.Create > f.lastAt && len(ev.Value) > 0 {
-		f.last, f.lastAt = failureOf(ev), ev.Create
+// newest returns how the newest of the dead runs has failed of which that is known, or nil.
+func (f failing) newest() *readmodel.Failure {
+	for _, d := range slices.Backward(f) {
+		if d.failure != nil {
+			return d.failure
+		}
 	}
+
+	return nil
 }
 
-// failureOf returns how a dead run has failed, or nil if its record cannot be read. It does not keep the record in memory,
-// which may be large.
+// failureOf returns how a dead run has failed, or nil if its record is not known or cannot be read. It does not keep the
+// record in memory, which may be large.
 func failureOf(ev *store.ShardEvent) *readmodel.Failure {
+	if len(ev.Value) == 0 {
+		return nil
+	}
+
 	d, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
 		return nil
@@ -498,11 +503,6 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 		if d := &p.Dead[i]; !w.isDismissed(d) && !t.Orphan(d.Run) {
 			w.addDead(t, d)
 		}
-	}
-
-	// Only the newest dead run was read. If it was dismissed since, it was still the last failure.
-	if f, n := w.failing[t], len(p.Dead); f != nil && n > 0 {
-		f.noteFailure(&p.Dead[n-1])
 	}
 
 	w.Touch(t)

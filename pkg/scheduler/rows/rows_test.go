@@ -419,7 +419,7 @@ func TestWriter_KeepsNoRecordsOfDeadRuns(t *testing.T) {
 	ev.Run = key[1000:]
 	w.NoteDead(at, &ev)
 
-	f := w.failing[at].last
+	f := w.failing[at].newest()
 	if f.Run != "r2" || unsafe.StringData(f.Run) == unsafe.StringData(ev.Run) {
 		t.Errorf("the id %q is a part of the key", f.Run)
 	}
