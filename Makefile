@@ -41,6 +41,11 @@ build: ## Build build/carillon
 run: build ## Run one node with the tasks in examples/ and show them, until Ctrl-C
 	@bash scripts/run.sh
 
+.PHONY: build/carillon-bench
+build/carillon-bench: ## Build the program that measures Carillon as a whole
+	@mkdir -p build
+	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o $@ ./cmd/carillon-bench
+
 # go.mod sets the versions of etcd and etcdctl.
 build/etcd: go.mod ## Build etcd, for the local cluster
 	@mkdir -p build

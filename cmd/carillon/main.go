@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 
-	"github.com/carillonhq/carillon/pkg/bench"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/daemon"
 )
@@ -20,5 +19,5 @@ func runCommand() int {
 	defer stop()
 
 	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
-	return cli.Main(ctx, os.Args[1:], sys, append(daemon.Commands(), bench.Command())...)
+	return cli.Main(ctx, os.Args[1:], sys, daemon.Commands()...)
 }

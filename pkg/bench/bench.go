@@ -13,13 +13,10 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-func daemonVersion() string { return daemon.Version() }
 
 // settings are the flags of all benchmarks. Each benchmark uses some of them.
 type settings struct {

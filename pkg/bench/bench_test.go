@@ -17,46 +17,37 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 
-	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Agents, their guardians and the children of bench are started from this program with such an argument.
+// Agents, their guardians and the children of benchmarks are started from this program with such an argument.
 // Without this, the test binary would run all tests again in each of them.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"bench", "agent", "guardian"}, os.Args[1]) {
-		root := &cobra.Command{Use: "carillon", SilenceUsage: true}
-		root.AddCommand(append(daemon.Commands(), Command())...)
+	if len(os.Args) > 1 && slices.Contains([]string{schedulerChild, "agent", "guardian"}, os.Args[1]) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-
-		if root.ExecuteContext(ctx) != nil {
-			os.Exit(1)
-		}
-
-		return
+		code := Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code)
 	}
 
 	_ = flag.Set("test.parallel", "4") // benchmarks mostly wait for ticks and leases
 	leaktest.Main(m)
 }
 
-// command executes "carillon bench" as the program does.
+// command executes carillon-bench, and returns its error before Main reports it.
 func command(ctx context.Context, t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	root := &cobra.Command{Use: "carillon", SilenceErrors: true, SilenceUsage: true}
-	root.PersistentFlags().StringP("output", "o", "table", "")
-	root.AddCommand(Command())
+
 	var out, progress bytes.Buffer
+	root := newRootCommand()
 	root.SetOut(&out)
 	root.SetErr(&progress)
-	root.SetArgs(append(append([]string{"bench"}, args...), "--temp-dir", t.TempDir()))
+	root.SetArgs(append(args, "--temp-dir", t.TempDir()))
 
 	err := root.ExecuteContext(ctx)
 	if err != nil {
@@ -135,7 +126,7 @@ func checkReport(t *testing.T, r Report, results, limits []string) {
 		t.Errorf("machine %+v, versions %+v", r.Machine, r.Versions)
 	}
 
-	if !strings.HasPrefix(r.Command, "carillon bench ") {
+	if !strings.HasPrefix(r.Command, "carillon-bench ") {
 		t.Errorf("the command is %q", r.Command)
 	}
 
@@ -235,7 +226,7 @@ func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	}
 }
 
-// An interrupt of bench scale also ends the scheduler, although its request takes an hour.
+// An interrupt of the benchmark scale also ends the scheduler, although its request takes an hour.
 func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	etcd := kvtest.StartServer(t)
 	o := childRequest{Site: etcdTargetConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
@@ -305,6 +296,31 @@ func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 		var e *task.Error
 		if _, err := command(t.Context(), t, c.args...); !errors.As(err, &e) || e.Field != c.flag {
 			t.Errorf("%v: %v", c.args, err)
+		}
+	}
+}
+
+func TestMain_ReportsErrorsLikeCarillon(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		want string // in the error
+	}{
+		{[]string{"limit", "-o", "yaml"}, 2, "use table or json"},
+		{[]string{"fire", "--duration", "1 sec"}, 2, `--duration: "1 sec" is not a duration; did you mean "1s"?`},
+		{[]string{"http", "--duration", "x"}, 2, "--duration: "},
+		{[]string{"fire", "--durations", "1s"}, 2, "did you mean: --duration"},
+		{[]string{"process", "--", "/no/such/program"}, 2, "is not a program"},
+		{[]string{"create", "--callers", "0"}, 2, "--callers: "},
+		{[]string{"latency", "--rate", "0"}, 2, "--rate: "},
+		{[]string{"failover", "--lease-ttl", "1s"}, 2, "--lease-ttl: "},
+		{[]string{"limti"}, 2, `unknown command "limti" for "carillon-bench"`},
+		{[]string{"fire", "-o", "json", "--tasks", "0"}, 2, `"field":"--tasks"`},
+		{[]string{"help"}, 0, ""},
+	} {
+		var out, errs bytes.Buffer
+		if code := Main(t.Context(), c.args, strings.NewReader(""), &out, &errs); code != c.code || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("%v: exit code %d, want %d; got %q, want %q", c.args, code, c.code, errs.String(), c.want)
 		}
 	}
 }

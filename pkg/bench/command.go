@@ -19,34 +19,75 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
+	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command returns the command "carillon bench". Of the global flags it uses -o with table or json.
-func Command() *cobra.Command {
+// Main runs one command line of the program carillon-bench, without the program's name, and returns its exit code:
+// those of carillon, such as 2 for a wrong command line and 8 for a result that is not verified.
+func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	f := factory.New(factory.IO{In: in, Out: out, Err: errs, Version: daemon.Version()})
+	f.Words = args
+
+	root := newRootCommand()
+	root.PersistentPreRun = func(*cobra.Command, []string) { f.Parsed = true }
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	root.SetArgs(args)
+
+	err := root.ExecuteContext(ctx)
+
+	var known *failure.Error
+	switch {
+	case err != nil && ctx.Err() != nil:
+		err = failure.Interrupted(err)
+	case err != nil && !f.Parsed && !errors.As(err, &known):
+		err = failure.Usage("%s", err) // an error of cobra about the words of the command line
+	}
+
+	return f.Report(err)
+}
+
+// newRootCommand returns the command "carillon-bench".
+func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "bench",
+		Use:   "carillon-bench",
 		Short: "Run benchmarks of Carillon and etcd",
 		Long: "Measure Carillon on this machine, with its real components in this process, against an embedded or an external etcd.\n" +
 			"Each benchmark uses its own prefix, /carillon-bench-<random>, deletes it at the end, and touches no other keys.\n" +
 			"It also reports the rate that etcd reaches with the same writes, measured in the same run. Afterwards it reads every\n" +
 			"revision back: a result is verified if each tick was decided once and each run ended once. Otherwise the command fails.\n\n" +
 			"Do not use an etcd that other applications depend on: the benchmark takes all of its capacity.",
-		Example: "  carillon bench fire\n" +
-			"  carillon bench lifecycle --commit direct --transport grpc -o json\n" +
-			"  carillon bench fire --duration 3s --tasks 1000\n" +
-			"  carillon bench process --slots 32 -- /bin/echo hello\n" +
-			"  carillon bench limit --etcd-endpoints http://127.0.0.1:2379",
+		Example: "  carillon-bench fire\n" +
+			"  carillon-bench lifecycle --commit direct --transport grpc -o json\n" +
+			"  carillon-bench fire --duration 3s --tasks 1000\n" +
+			"  carillon-bench process --slots 32 -- /bin/echo hello\n" +
+			"  carillon-bench limit --etcd-endpoints http://127.0.0.1:2379",
+		SilenceErrors:     true, // Main prints them
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
+
+	cmd.SetFlagErrorFunc(factory.FlagError)
+	cmd.PersistentFlags().StringP("output", "o", output.FormatTable, "output format: table or json")
 
 	for _, k := range benchmarkKinds() {
 		cmd.AddCommand(k.newCommand())
 	}
 
+	// This program starts itself as a scheduler, an agent or a guardian.
 	cmd.AddCommand(schedulerCommand())
+	for _, c := range daemon.Commands() {
+		c.Hidden = true
+		cmd.AddCommand(c)
+	}
 
 	return cmd
 }
@@ -249,11 +290,12 @@ func (k kind) newCommand() *cobra.Command {
 			}
 		}
 
-		asJSON := false
-		if f := cmd.Flags().Lookup("output"); f != nil {
-			if asJSON = f.Value.String() == "json"; !asJSON && f.Value.String() != "table" {
-				return task.Invalid(task.CodeBadValue, "--output", "%s: use table or json", task.Quote(f.Value.String()))
-			}
+		format, err := cmd.Flags().GetString("output")
+		if err != nil {
+			return err
+		}
+		if format != output.FormatTable && format != output.FormatJSON {
+			return task.Invalid(task.CodeBadValue, "--output", "%s: use table or json", task.Quote(format))
 		}
 
 		// The report is printed even if a result is not verified. The error comes afterwards.
@@ -264,7 +306,7 @@ func (k kind) newCommand() *cobra.Command {
 
 		report.Command = commandLine(cmd, args)
 
-		return errors.Join(report.writeTo(cmd.OutOrStdout(), asJSON), report.requireVerified())
+		return errors.Join(report.writeTo(cmd.OutOrStdout(), format == output.FormatJSON), report.requireVerified())
 	}
 
 	s.bindFlags(cmd.Flags(), k.flags)
@@ -299,7 +341,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 		}
 	}()
 
-	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: daemonVersion(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
+	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: daemon.Version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
 	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version

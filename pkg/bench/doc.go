@@ -1,5 +1,5 @@
-// Package bench implements the command "carillon bench". It measures Carillon in relation to what its etcd can do,
-// in one run, on one machine.
+// Package bench implements the program carillon-bench. It measures Carillon in relation to what its etcd can do, in one
+// run, on one machine. The product does not contain it.
 //
 //	etcd (embedded, or given) ─► a cluster of its own under /carillon-bench-<random>
 //	   ─► limit: the same writes without Carillon   ─► tasks ─► one node's real parts
@@ -17,7 +17,7 @@
 //
 // Sessions, leases and the executor always use real time.
 //
-// The benchmarks failover and list are different. They start daemons in separate processes, as carillon agent does, and
+// The benchmarks failover and list are different. They start agents in separate processes, from this program, and
 // observe in etcd when each run is decided: failover while nodes join, drain, restart and die, list while many questions
 // about tasks are asked through the API. The clock of the daemons is the real one.
 //

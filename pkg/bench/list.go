@@ -15,6 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -69,7 +70,7 @@ func (t *listTrial) registerHolder(ctx context.Context) (leave func() error, err
 
 	now := task.At(time.Now())
 	t.population.holder = task.Node{
-		Name: "holder", Instance: task.NewUID(), State: task.NodeCordoned, Version: daemonVersion(), Labels: map[string]string{"node": "holder"},
+		Name: "holder", Instance: task.NewUID(), State: task.NodeCordoned, Version: daemon.Version(), Labels: map[string]string{"node": "holder"},
 		Roles: []string{task.RoleExecutor}, Slots: 1, Weight: 1, Clock: now, StartedAt: now,
 	}
 

@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
@@ -116,7 +117,7 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 
 	now := task.At(time.Now())
 	r.node = task.Node{
-		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: daemonVersion(),
+		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: daemon.Version(),
 		Labels: map[string]string{"node": nodeName, "os": runtime.GOOS, "arch": runtime.GOARCH},
 		Roles:  []string{task.RoleScheduler, task.RoleExecutor}, Slots: r.cfg.Slots, Weight: 1, Clock: now, StartedAt: now,
 	}

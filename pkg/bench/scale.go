@@ -179,7 +179,7 @@ func startChild(name string, request any, errs io.Writer) (*child, error) {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 
-	c := &child{cmd: exec.Command(exe, "bench", name)}
+	c := &child{cmd: exec.Command(exe, name)}
 	c.cmd.Stderr = errs
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C on the terminal must reach only this process
 
@@ -226,7 +226,7 @@ func (c *child) stopChild() error {
 	defer kill.Stop()
 
 	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("%s %s: %w", c.cmd.Args[1], c.cmd.Args[2], err)
+		return fmt.Errorf("%s: %w", c.cmd.Args[1], err)
 	}
 
 	return nil

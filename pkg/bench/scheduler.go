@@ -72,7 +72,7 @@ func (f fires) fillResult(r *Result) {
 // schedulerCommand returns the hidden command of the child.
 func schedulerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: schedulerChild, Short: "A scheduler for bench scale, which starts it", Args: cobra.NoArgs, Hidden: true,
+		Use: schedulerChild, Short: "A scheduler for the benchmark scale, which starts it", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer garbage.MakeRoom()() // as in a node
 

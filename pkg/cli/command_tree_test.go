@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/carillonhq/carillon/pkg/bench"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/daemon"
 )
@@ -25,7 +24,7 @@ type use struct{ plain, json, failing bool }
 // TestTree_EveryCommandHasAScript: every command is run by a script, with -o json if it has that format, and
 // once with a failure. To fix this test, add a line to a script.
 func TestTree_EveryCommandHasAScript(t *testing.T) {
-	root := cli.Tree(append(daemon.Commands(), bench.Command())...)
+	root := cli.Tree(daemon.Commands()...)
 	uses := map[*cobra.Command]*use{}
 
 	for _, pattern := range scripts {
@@ -47,23 +46,10 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 		}
 	}
 
-	// Benchmarks are slow. pkg/bench runs all of them, the scripts only one.
-	benchmarks := use{}
-	walk(root, func(c *cobra.Command) {
-		if u := uses[c]; u != nil && c.Parent().Name() == "bench" {
-			benchmarks.plain = benchmarks.plain || u.plain
-			benchmarks.json = benchmarks.json || u.json
-		}
-	})
-
 	walk(root, func(c *cobra.Command) {
 		u := use{}
 		if known := uses[c]; known != nil {
 			u = *known
-		}
-
-		if c.Parent().Name() == "bench" {
-			u.plain, u.json = benchmarks.plain, benchmarks.json
 		}
 
 		if !u.plain {
@@ -82,11 +68,11 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 
 // TestTree_EveryCommandHasExamples, and a description, also of each of its flags. Its help shows them.
 func TestTree_EveryCommandHasExamples(t *testing.T) {
-	walk(cli.Tree(append(daemon.Commands(), bench.Command())...), func(c *cobra.Command) {
+	walk(cli.Tree(daemon.Commands()...), func(c *cobra.Command) {
 		switch name := c.Parent().Name(); {
 		case c.Short == "":
 			t.Errorf("%s: no words for it", c.CommandPath())
-		case !c.HasExample() && name != "bench" && name != "completion" && c.Name() != "help": // bench has examples for all its commands together
+		case !c.HasExample() && name != "completion" && c.Name() != "help":
 			t.Errorf("%s: no examples", c.CommandPath())
 		case c.HasExample() && !strings.Contains(c.Example, "carillon "):
 			t.Errorf("%s: its examples do not run it", c.CommandPath())

@@ -125,9 +125,6 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
-			if c.Name() == "bench" { // it uses the components of a node, but runs none
-				c.GroupID = groupOther
-			}
 		}
 
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // global flags apply only to clients
@@ -157,20 +154,14 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	return root
 }
 
-// daemonFormats declares the output formats of the commands of other packages: a benchmark prints a report, the
-// others only text.
+// daemonFormats declares that the commands of package daemon print only text.
 func daemonFormats(commands []*cobra.Command) {
 	for _, c := range commands {
-		formats := output.FormatTable
-		if c.HasParent() && c.Parent().Name() == "bench" {
-			formats += "," + output.FormatJSON
-		}
-
 		if c.Annotations[factory.FormatsKey] == "" {
 			if c.Annotations == nil {
 				c.Annotations = map[string]string{}
 			}
-			c.Annotations[factory.FormatsKey] = formats
+			c.Annotations[factory.FormatsKey] = output.FormatTable
 		}
 
 		daemonFormats(c.Commands())
