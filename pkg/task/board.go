@@ -76,8 +76,8 @@ type BoardShard struct {
 	Loading bool   `json:"loading,omitempty"`
 }
 
-// BoardFailing is a failing task: it has a dead run after which no run has succeeded. The other fields describe its last
-// failure.
+// BoardFailing is a failing task: it has a dead run after which no run has succeeded. The other fields describe the newest of
+// these runs.
 type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
