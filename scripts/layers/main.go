@@ -405,9 +405,40 @@ func checkTree() ([]string, error) {
 		}
 	}
 
+	c.checkProduct(packages)
 	slices.Sort(c.faults)
 
 	return c.faults, nil
+}
+
+// checkProduct checks that the program carillon contains no instrument, through whatever packages. A fault names the
+// imports that lead to it.
+func (c *checker) checkProduct(packages []pkg) {
+	imports := map[string][]string{}
+	for _, p := range packages {
+		imports[p.ImportPath] = p.Imports
+	}
+
+	seen := map[string]bool{}
+	var visit func(path, way string)
+	visit = func(path, way string) {
+		if seen[path] {
+			return
+		}
+		seen[path] = true
+
+		name := strings.TrimPrefix(path, module+"/")
+		if strings.HasPrefix(name, testsOnly) || strings.HasPrefix(name, "pkg/kv/kvtest") || name == "pkg/kv/kvmem" || name == "pkg/bench" {
+			c.addFault("cmd/carillon", "contains %s, which is for tests and benchmarks: %s", name, way)
+			return
+		}
+
+		for _, next := range imports[path] {
+			visit(next, way+" → "+strings.TrimPrefix(next, module+"/"))
+		}
+	}
+
+	visit(module+"/cmd/carillon", "cmd/carillon")
 }
 
 // listPackages returns all packages of the module.
