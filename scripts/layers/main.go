@@ -164,7 +164,7 @@ var allowedImports = map[string][]string{
 	// scanlimit limits what queries cost a node.
 	"pkg/scheduler/scanlimit": {},
 	// taskstate holds the state of one task. It reads and decides nothing.
-	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/readmodel", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// definition parses entries, and does not depend on shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
 	// known holds the known records of a shard, and compares them with those in etcd.

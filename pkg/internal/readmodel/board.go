@@ -151,7 +151,7 @@ func (s *boardScan) addRuns(name string, runs *Runs) {
 }
 
 // addAttempts adds the attempts of a task, the oldest first.
-func addAttempts(list *firstItems[task.BoardRun], namespace, name string, attempts []Attempt) {
+func addAttempts(list *firstItems[task.BoardRun], namespace, name string, attempts []*Attempt) {
 	for _, a := range attempts {
 		if !list.wants(a.Since) {
 			return

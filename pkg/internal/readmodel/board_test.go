@@ -31,10 +31,10 @@ func (b *boardTask) put(x *Index) {
 		d.Runs = NewRuns(0)
 	}
 	for _, a := range b.active {
-		d.Runs.AddAttempt(a, false)
+		d.Runs.AddAttempt(&a, false)
 	}
 	for _, a := range b.away {
-		d.Runs.AddAttempt(a, true)
+		d.Runs.AddAttempt(&a, true)
 	}
 	for _, q := range b.waiting {
 		d.Runs.AddWaiting(q)
@@ -230,8 +230,8 @@ func TestRuns_KeepsTheFirstOfMany(t *testing.T) {
 
 	for i := range int64(many) {
 		at := i * 7919 % many // each once, in no order
-		r.AddAttempt(Attempt{Run: fmt.Sprint(at), Since: at}, false)
-		r.AddAttempt(Attempt{Run: fmt.Sprint(at), Since: at}, true)
+		r.AddAttempt(&Attempt{Run: fmt.Sprint(at), Since: at}, false)
+		r.AddAttempt(&Attempt{Run: fmt.Sprint(at), Since: at}, true)
 		r.AddWaiting(WaitingRun{Run: fmt.Sprintf("%05d", at), Reason: []string{task.ReasonRetry, task.ReasonNoNode}[at%2]})
 	}
 
@@ -239,7 +239,7 @@ func TestRuns_KeepsTheFirstOfMany(t *testing.T) {
 		t.Errorf("%d attempts, %d away, waiting %v", r.attempts, r.attemptsAway, r.reasons)
 	}
 
-	for _, list := range [][]Attempt{r.active, r.away} {
+	for _, list := range [][]*Attempt{r.active, r.away} {
 		for i, a := range list {
 			if a.Since != int64(i) {
 				t.Fatalf("attempt %d is since %d", i, a.Since)

@@ -23,14 +23,14 @@ const maxTaskRuns = 100
 // Runs are the attempts and the waiting runs of one task. The lists contain the first ones only; the numbers are those
 // of all.
 type Runs struct {
-	active  []Attempt     // on nodes that are present, the oldest first
-	away    []Attempt     // on nodes that are gone, the oldest first
+	active  []*Attempt    // on nodes that are present, the oldest first
+	away    []*Attempt    // on nodes that are gone, the oldest first
 	waiting []WaitingRun  // the most urgent first
 	reasons []ReasonCount // of all waiting runs
 
 	attempts, attemptsAway int // attemptsAway is a part of attempts
 
-	first [1]Attempt // the memory of active if it has one element, as for most tasks
+	first [1]*Attempt // the memory of active if it has one element, as for most tasks
 }
 
 // Attempt is an attempt in the inbox of a node.
@@ -70,24 +70,28 @@ type Failure struct {
 func NewRuns(attempts int) *Runs {
 	r := &Runs{}
 	if r.active = r.first[:0]; attempts > len(r.first) {
-		r.active = make([]Attempt, 0, min(attempts, maxTaskRuns))
+		r.active = make([]*Attempt, 0, min(attempts, maxTaskRuns))
 	}
 
 	return r
 }
 
-// AddAttempt adds an attempt. away says that its node is gone.
-func (r *Runs) AddAttempt(a Attempt, away bool) {
+// AddAttempt adds an attempt, which must not be changed any more. away says that its node is gone.
+func (r *Runs) AddAttempt(a *Attempt, away bool) {
 	r.attempts++
 
-	if away {
+	// Nearly all attempts come in order. An owner adds all attempts of a task again whenever one begins or ends, so this must
+	// be fast.
+	n := len(r.active)
+	switch {
+	case away:
 		r.attemptsAway++
 		r.away = insertFirst(r.away, a, compareAttempts)
-
-		return
+	case n < maxTaskRuns && (n == 0 || r.active[n-1].Since < a.Since):
+		r.active = append(r.active, a)
+	default:
+		r.active = insertFirst(r.active, a, compareAttempts)
 	}
-
-	r.active = insertFirst(r.active, a, compareAttempts)
 }
 
 // AddWaiting adds a waiting run.
@@ -122,7 +126,7 @@ func insertFirst[T any](list []T, item T, compare func(a, b T) int) []T {
 }
 
 // compareAttempts orders attempts by when they began.
-func compareAttempts(a, b Attempt) int {
+func compareAttempts(a, b *Attempt) int {
 	if a.Since != b.Since {
 		return cmp.Compare(a.Since, b.Since)
 	}

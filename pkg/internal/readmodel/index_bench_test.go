@@ -31,7 +31,7 @@ func benchIndex() *Index {
 		}
 		if i%1000 == 7 {
 			r.Active, d.Runs = 1, NewRuns(0)
-			d.Runs.AddAttempt(Attempt{Run: "20261120T120000.000Z-abcd", Node: "n1", Since: 1e12 - h, Known: true}, false)
+			d.Runs.AddAttempt(&Attempt{Run: "20261120T120000.000Z-abcd", Node: "n1", Since: 1e12 - h, Known: true}, false)
 		}
 		x.Put(NoSlot, r, d)
 	}

@@ -209,7 +209,7 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 
 	r := readmodel.NewRuns(len(l.Active))
 	for _, a := range l.Active {
-		r.AddAttempt(readmodel.Attempt{Run: a.Run, Node: a.Node, Since: a.Since, Known: !a.Found, Ending: a.Watch != nil && a.Watch.Asked}, a.IsAway())
+		r.AddAttempt(shown(a), a.IsAway())
 	}
 
 	// If a record says that no node was free, a node may have taken another run of the task since.
@@ -231,6 +231,16 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 	}
 
 	return r
+}
+
+// shown returns what boards show of an attempt. It is made once, and again if it changes, because all attempts of a task are
+// listed again whenever one of them begins or ends.
+func shown(a *taskstate.Attempt) *readmodel.Attempt {
+	if ending := a.Watch != nil && a.Watch.Asked; a.Shown == nil || a.Shown.Ending != ending {
+		a.Shown = &readmodel.Attempt{Run: a.Run, Node: a.Node, Since: a.Since, Known: !a.Found, Ending: ending}
+	}
+
+	return a.Shown
 }
 
 // isHeld reports whether the overlap policy does not let another run of the task start, because some are active. It does

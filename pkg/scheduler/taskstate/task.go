@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
@@ -245,7 +246,9 @@ type Attempt struct {
 	ProbeUntil int64
 	// Pool is whose slot on the node is counted for it. The task's action may have changed since.
 	Pool  placement.Pool
-	Found bool   // another owner dispatched it
+	Found bool // another owner dispatched it
+	// Shown is what boards show of it. It belongs to package rows.
+	Shown *readmodel.Attempt
 	Watch *Watch // nil unless the node is gone or the attempt must be cancelled
 }
 

@@ -156,7 +156,7 @@ func (o Owner) runs(ctx context.Context) (map[record.Ref]*readmodel.Runs, error)
 	for _, k := range attempts {
 		tick, _ := task.TimeOfRunID(k.Run)
 		present := slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == k.Node })
-		of(k.Ref).AddAttempt(readmodel.Attempt{Run: k.Run, Node: k.Node, Since: tick.UnixMilli()}, !present)
+		of(k.Ref).AddAttempt(&readmodel.Attempt{Run: k.Run, Node: k.Node, Since: tick.UnixMilli()}, !present)
 	}
 
 	for shard := range o.Shards {
