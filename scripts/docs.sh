@@ -10,7 +10,7 @@ fault() {
 }
 
 tests=$(grep -rhoE --include='*_test.go' --exclude-dir=build '^func (Test|Benchmark|Fuzz)[A-Za-z0-9_]+' . | awk '{print $2}')
-for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/*/*.md; do
+for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md docs/*/*.md; do
 	[[ -e $page ]] || continue
 	while IFS= read -r link; do
 		file=${link%%#*}
