@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // agenda holds which tasks the next plan examines, and when the worker must examine tasks again. It affects
@@ -140,10 +142,6 @@ func (a *agenda) takeToExamine() []*taskstate.Task {
 	return tasks
 }
 
-// maxIdleSleep is the longest time that a worker sleeps without reading the clock. A timer counts neither
-// the time during which a machine was suspended nor steps of the clock.
-const maxIdleSleep = 5 * time.Second
-
 // examineAll notes all tasks that have waiting or active runs.
 func (s *shardState) examineAll() {
 	for _, t := range s.active.Tasks {
@@ -169,4 +167,98 @@ func (a *agenda) examineNext(t *taskstate.Task) {
 func (s *shardState) hasWork(now time.Time) bool {
 	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0 ||
 		len(s.aside.ready(now.UnixMilli())) > 0
+}
+
+// rescheduleTask computes the task's next undecided tick from its entry and the watermark, and updates the
+// heap. It is called when the entry or the watermark has changed.
+func (s *shardState) rescheduleTask(t *taskstate.Task) {
+	// During a preload, the watermark is the last record to be loaded. Then all tasks are scheduled.
+	if !s.watermarkKnown {
+		return
+	}
+
+	tick := int64(0)
+	if t.Fires() {
+		tick = s.NextUndecided(t)
+	}
+
+	delete(s.uncovered, t)
+
+	if tick == 0 {
+		s.rows.Touch(t)
+		s.due.Set(t, 0)
+		return
+	}
+
+	s.scheduleTick(t, tick)
+
+	// The watermark's time has passed this tick although it is undecided. decideUncovered decides it (G4).
+	if !s.CoveredByWatermark(t) && t.DueAt() <= s.Watermark.Time.UnixMilli() {
+		s.uncovered[t] = struct{}{}
+	}
+}
+
+// advanceToNextTick moves a task to the tick after the one that was just decided.
+func (s *shardState) advanceToNextTick(t *taskstate.Task) {
+	if t.Second == 0 {
+		s.rows.Touch(t)
+		s.due.Set(t, 0)
+		return
+	}
+	s.scheduleTick(t, t.Second)
+}
+
+// scheduleTick puts a task into the heap with the given next tick, and computes the one after it.
+func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
+	t.Second = t.After(tick)
+	s.due.Set(t, tick)
+	s.rows.Touch(t)
+
+	if s.aside.has(t) {
+		s.takeOffHeap(t)
+		return
+	}
+
+	// The task is behind, so the remembered result of anyBehind is no longer true.
+	if s.onTime != 0 && t.IsBehind(s.onTime) {
+		s.onTime = 0
+	}
+}
+
+// loadWatermark computes the next ticks of all tasks from the watermark in a page of a load. The watermark
+// is in the last page. A damaged one is ignored here, because the opening of the shard reports it.
+func (s *shardState) loadWatermark(b store.ShardBatch) {
+	for i := len(b.Events) - 1; i >= 0; i-- {
+		if b.Events[i].Kind != record.KindWatermark {
+			continue
+		}
+
+		if mark, err := record.DecodeWatermark(b.Events[i].Value); err == nil {
+			s.setWatermark(mark)
+		}
+
+		return
+	}
+}
+
+// setWatermark sets a watermark that this worker has not written by a plan, and computes the next ticks of
+// the tasks that it affects.
+func (s *shardState) setWatermark(mark record.Watermark) {
+	before := s.Watermark
+	s.Watermark = mark
+
+	// It is the first one, or it is lower than the one before: any task may be affected.
+	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
+		s.watermarkKnown = true
+		for t := range s.Tasks.All() {
+			s.rescheduleTask(t)
+		}
+		return
+	}
+
+	// Only tasks with a tick up to the new watermark are affected. For all others, the next tick stays the
+	// same, whether or not the watermark covers the task.
+	for _, t := range s.due.UpTo(mark.Time.UnixMilli()) {
+		s.rescheduleTask(t)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
-	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -74,39 +73,30 @@ func (n planNamespace) refusal(t *taskstate.Task) string {
 	return "namespace " + n.name + " no longer allows " + l.Refusal(t)
 }
 
-// wantOf returns the requirements of a run of t on its node: those of the task, and the node selector of its
-// namespace.
-func (p *plan) wantOf(t *taskstate.Task) placement.Want {
-	w := t.Want()
-	w.Selector = p.namespaceOf(t).selectorFor(t)
-
-	return w
+// isFrozen reports whether nothing in the task's namespace may start (G21).
+func (p *plan) isFrozen(t *taskstate.Task) bool {
+	if p.freezes == nil || len(p.freezes.Holding) == 0 {
+		return false
+	}
+	namespace, _, _ := strings.Cut(t.FullName(), "/")
+	return p.freezes.Of(namespace) != nil
 }
 
-// selectorFor returns the selector that the node of a task's run must match: the task's, and the namespace's.
-func (n planNamespace) selectorFor(t *taskstate.Task) task.Selector {
-	if n.record == nil || n.record.Nodes == "" {
-		return t.Policy.Selector
+// A task says what a manual run may give in addition to it (task.Accept). The API checks this when the run is requested.
+// The task may have changed by the time the run starts, also into one for which other arguments would be dangerous. So
+// the owner checks it again before each attempt.
+
+// whyForbidden returns why a waiting run must not start: the reason, and a message for people. The reason is "" if
+// the run may start.
+func (p *plan) whyForbidden(t *taskstate.Task, q *taskstate.Waiting) (reason, message string) {
+	if n := p.namespaceOf(t); !n.allows(t) {
+		return task.ReasonNamespace, n.refusal(t)
+	}
+	if err := t.Policy.Accept.Check(q.Input()); err != nil {
+		return task.ReasonAccept, "changed after the run was requested: " + err.Error()
 	}
 
-	return n.s.limitsOf(n.name, n.record).JoinSelector(t.Policy)
-}
-
-// onNode returns the requirements of a run of t whose request named a node: the node itself, and the node selector of the
-// namespace. They replace those of the task's target.
-func (n planNamespace) onNode(t *taskstate.Task, node string) placement.Want {
-	w := placement.Want{Strategy: task.StrategyFirst, Order: []string{node}, Pool: t.Pool(), Secret: t.Secret}
-	if n.record != nil && n.record.Nodes != "" {
-		w.Selector = n.s.limitsOf(n.name, n.record).Selector()
-	}
-
-	return w
-}
-
-// accepts reports whether the node selector of the namespace lets its tasks run on a node. It is for runs that are
-// bound to a node; pickNode takes the selector into account.
-func (n planNamespace) accepts(node *task.Node) bool {
-	return n.record == nil || n.record.Nodes == "" || n.s.limitsOf(n.name, n.record).Accepts(node)
+	return "", ""
 }
 
 // failTick ends the run of a tick whose task the namespace does not allow, without starting it. It does not count

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -130,5 +131,148 @@ func TestEntry_KeepsTheLabels(t *testing.T) {
 func TestTask_IsNoLargerThanItsSizeClass(t *testing.T) {
 	if size := unsafe.Sizeof(taskstate.Task{}); size > 128 {
 		t.Errorf("a task takes %d bytes", size)
+	}
+}
+
+// triggerWith queues a manual run that gives something in addition to its task, and returns its id.
+func (w *world) triggerWith(name string, m task.ManualInput) string {
+	w.Helper()
+	st, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	now := task.At(w.clock())
+	run := task.Run{
+		ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: "default", Task: name, UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, Attempt: 1,
+		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
+		Requests: task.Requests{Args: m.Args, EnvNames: task.EnvNamesOf(m.Env), TargetNode: m.TargetNode},
+	}
+	_, err = w.store.Enqueue(w.ctx, st, task.Waiting{Run: run, Env: m.Env})
+	w.ok(err)
+
+	return run.ID
+}
+
+// accepting returns the option that makes a task accept input of manual runs, and run a process.
+func accepting(a task.Accept) option {
+	return func(t *task.Task) {
+		t.Accept, t.Action = a, task.Action{Process: &task.Process{Command: []string{"report"}}}
+	}
+}
+
+func TestAccept_AnAttemptHasTheArgumentsOfItsRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("@manual"), accepting(task.Accept{Args: 2, Env: []string{"DAY"}}), retries(2, 0, task.Failed))
+	h.see()
+	w.triggerWith("a", task.ManualInput{Args: []string{"--day", "$(x) \"1\""}, Env: map[string]string{"DAY": "1"}})
+
+	// The next attempt, and the run that repeats the dead one, have the same arguments.
+	for at := 1.0; at < 3; at++ {
+		h.decide(at)
+		all := w.active("a")
+		if len(all) != 1 || !slices.Equal(all[0].Args, []string{"--day", "$(x) \"1\""}) || all[0].Env["DAY"] != "1" {
+			t.Fatalf("active are %+v", all)
+		}
+		w.finish("a", task.Failed)
+	}
+
+	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
+	w.ok(err)
+	if len(dead) != 1 || len(dead[0].Args) != 2 || dead[0].Env["DAY"] != "1" {
+		t.Errorf("dead runs are %+v", dead)
+	}
+}
+
+func TestAccept_ARunThatItsTaskNoLongerAcceptsFails(t *testing.T) {
+	t.Parallel()
+
+	all := task.Accept{Args: 1, Env: []string{"DAY"}, Target: true}
+	for name, c := range map[string]struct {
+		input task.ManualInput
+		now   task.Accept
+		fails string // what the message contains; "": the run starts
+	}{
+		"arguments":         {task.ManualInput{Args: []string{"x"}}, task.Accept{Env: all.Env, Target: true}, "accepts no arguments"},
+		"a variable":        {task.ManualInput{Env: map[string]string{"DAY": "1"}}, task.Accept{Args: 1, Env: []string{"MODE"}}, `but not "DAY"`},
+		"a node":            {task.ManualInput{TargetNode: "n1"}, task.Accept{Args: 1}, "does not let a manual run name its node"},
+		"nothing was given": {task.ManualInput{}, task.Accept{}, ""},
+		"unchanged":         {task.ManualInput{Args: []string{"x"}, TargetNode: "n1"}, all, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", cronned("@manual"), accepting(all))
+			w.triggerWith("a", c.input)
+			w.update("a", false, accepting(c.now))
+			h.decide(1)
+
+			if c.fails == "" {
+				w.want("a", "+0 dispatched manual")
+				return
+			}
+
+			w.want("a", "+0 failed manual not_accepted")
+			runs, err := w.store.Runs(w.ctx, ref("a"))
+			w.ok(err)
+			if !strings.Contains(runs[0].Message, c.fails) {
+				t.Errorf("the message is %q", runs[0].Message)
+			}
+		})
+	}
+}
+
+func TestAccept_PartsHaveTheArgumentsOfTheirRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("@manual"), accepting(task.Accept{Args: 1}), func(t *task.Task) { t.Target.Parts = 2 })
+	h.see()
+	w.triggerWith("a", task.ManualInput{Args: []string{"x"}})
+	h.decide(1)
+	h.decide(1.1)
+
+	if got := w.part("a", 0).Args; !slices.Equal(got, []string{"x"}) {
+		t.Errorf("the first part has the arguments %q", got)
+	}
+
+	// The task accepts no arguments any more, so the other part does not start.
+	w.update("a", false, accepting(task.Accept{}))
+	w.finish("a", task.Succeeded)
+	h.decide(2)
+	h.decide(3)
+	if all := w.active("a"); len(all) > 1 {
+		t.Errorf("active are %+v", all)
+	}
+}
+
+func TestAccept_ARunWaitsForTheNodeThatItsRequestNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.join("n2", "role=db")
+	h := w.work("n1")
+	sticky := strategy(task.StrategySticky)
+	w.create("a", cronned("@manual"), accepting(task.Accept{Target: true}), on("role = db"), sticky)
+	h.see()
+
+	w.triggerWith("a", task.ManualInput{TargetNode: "n1"}) // the task's own target is n2
+	h.decide(1)
+	if got := w.ranOn("a"); got != "n1" {
+		t.Errorf("ran on %q", got)
+	}
+
+	w.finish("a", task.Succeeded)
+	if own := w.own("a"); own.Node != "" {
+		t.Errorf("a sticky task now stays on %q", own.Node)
+	}
+
+	w.triggerWith("a", task.ManualInput{TargetNode: "n3"})
+	h.decide(2)
+	w.want("a", "+0 succeeded manual", "+1 queued manual no_matching_node")
+	w.join("n3")
+	h.fleet()
+	h.decide(3)
+	if got := w.ranOn("a"); got != "n1 n3" {
+		t.Errorf("ran on %q", got)
 	}
 }

@@ -1,16 +1,14 @@
 package scheduler
 
 import (
-	"cmp"
 	"iter"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -62,10 +60,19 @@ type plan struct {
 	// alone means that the plan is for a task that is set aside.
 	alone bool
 	// keepWatermark means that due ticks are recorded as decided in the from of their entries, and the time
-	// of the watermark stays. Such a commit does not compare the shard's revised key (see revised.go).
+	// of the watermark stays. Such a commit does not compare the shard's revised key (see learnRevised).
 	keepWatermark bool
 	attempt       task.Assigned // scratch space for building claims, reused for each
 	namespace     planNamespace // the namespace of the task that was examined last
+}
+
+// settings are what a plan depends on besides the shard's state, read when the plan is made.
+type settings struct {
+	clock       time.Time // the current time, for catch-up tokens
+	cluster     task.Cluster
+	freezes     *task.Freezes // nil if there are none
+	freezesRead int64         // the mod revision of the freezes record, which the commit compares
+	namespaces  Namespaces    // nil while they are not known; then no plan is made
 }
 
 // claim is an attempt that a plan puts into an inbox.
@@ -148,6 +155,103 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	old.commit.Freezes = as.freezesRead
 
 	return old
+}
+
+// reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
+// bytes. The caller must then add the change. It returns false if the commit is full. From then on the plan
+// is full.
+func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
+	return p.admitChange(t, p.commit.Fits(records, bytes))
+}
+
+// admitChange adds t to the tasks that the plan changes, if room is true. t becomes the subject of the comparisons that follow, so their
+// failures count for t.
+func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
+	if !room {
+		p.full = true
+	}
+
+	if p.full {
+		return false
+	}
+
+	p.changeOf(t)
+	p.commit.Subject = int(t.Change)
+
+	return true
+}
+
+// roomForRecord is a generous estimate of the size of a record in bytes, without the action.
+const roomForRecord = 2048
+
+// roomForTask is an estimate of the largest size in bytes of a run record of t. A record in an inbox
+// contains the action, which is part of t.Text.
+func roomForTask(t *taskstate.Task) int {
+	if t.Policy != nil && t.Policy.Target.FansOut() {
+		return roomForRecord + roomForFan + len(t.Text)
+	}
+	return roomForRecord + len(t.Text)
+}
+
+// examineAfterCommit makes the worker examine t again after the commit has succeeded.
+func (p *plan) examineAfterCommit(t *taskstate.Task) { p.afterCommit = append(p.afterCommit, t) }
+
+// serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
+// left stay noted, including the one at which it became full.
+func (p *plan) serveWaiting() {
+	s := p.s
+
+	if p.full {
+		return
+	}
+
+	tasks := s.takeToExamine()
+	for i, t := range tasks {
+		t.SetListed(false)
+
+		// It has a plan of its own.
+		if s.aside.has(t) {
+			continue
+		}
+
+		p.examineTask(t)
+
+		// Keep this task, which may be unfinished, and all that follow.
+		if p.full {
+			for _, rest := range tasks[i+1:] {
+				rest.SetListed(false)
+			}
+
+			for _, rest := range tasks[i:] {
+				s.examineNext(rest)
+			}
+
+			return
+		}
+
+		s.dropTask(t)
+	}
+}
+
+// examineTask ends or cancels attempts of a task, serves its queue, deletes records of parts, and draws
+// conclusions from how runs ended, as far as there is room.
+func (p *plan) examineTask(t *taskstate.Task) {
+	p.endAttempts(t)
+	p.serveQueue(t)
+	p.forgetParts(t)
+	p.followUp(t)
+}
+
+// purgeRecords deletes history records whose task no longer exists, as far as there is room.
+func (p *plan) purgeRecords() {
+	p.commit.Subject = store.NoSubject
+
+	for key, mod := range p.s.purges {
+		if p.full || !p.commit.Fits(1, roomForRecord) {
+			return
+		}
+		p.addEffect(recordPurged{key, mod})
+	}
 }
 
 // applyCommitted applies a plan whose commit has succeeded at revision rev. It must be called before any
@@ -247,224 +351,124 @@ func (s *shardState) applyAbandoned(p *plan) {
 	p.commit = nil
 }
 
-// examineAfterCommit makes the worker examine t again after the commit has succeeded.
-func (p *plan) examineAfterCommit(t *taskstate.Task) { p.afterCommit = append(p.afterCommit, t) }
-
-// reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
-// bytes. The caller must then add the change. It returns false if the commit is full. From then on the plan
-// is full.
-func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
-	return p.admitChange(t, p.commit.Fits(records, bytes))
+// A change is what a plan does with one task.
+type change struct {
+	task *taskstate.Task
+	// started means that the plan dispatches or drops a run of the task. Its queue is then left alone until
+	// the next plan, so that a commit starts at most one run of a task (G11).
+	started bool
+	entry   *entryChange // the new content of the entry's fields, or nil if the entry is not written
 }
 
-// admitChange adds t to the tasks that the plan changes, if room is true. t becomes the subject of the comparisons that follow, so their
-// failures count for t.
-func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
-	if !room {
-		p.full = true
-	}
-
-	if p.full {
-		return false
-	}
-
-	p.changeOf(t)
-	p.commit.Subject = int(t.Change)
-
-	return true
+// entryChange holds the fields of an entry that its owner may change, with the values that the plan gives
+// them.
+type entryChange struct {
+	from, anchor int64 // Unix milliseconds
+	paused       bool
+	own          task.Own // counts, pauses and the sticky node
 }
 
-// roomForRecord is a generous estimate of the size of a record in bytes, without the action.
-const roomForRecord = 2048
+// taskChanges are the tasks that a plan changes. A task holds its index in the list (Task.Change).
+type taskChanges struct{ changes []change }
 
-// decideUncovered decides the ticks up to the watermark of entries that it does not cover, in the order in
-// which the entries were created. It moves the watermark's seen past every entry that has none left, and
-// reports whether there were any such ticks.
-//
-// The watermark says nothing about a task that was created after seen. So these ticks are undecided
-// although they are before the watermark's time, and would be lost if seen moved past them (G4).
-func (p *plan) decideUncovered() (owed bool) {
-	s := p.s
-	if len(s.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(s.Watermark.Seen, s.seenUpTo())
-		return false
+// changeFor returns the change of a task, or nil if there is none. Task.Change may be a leftover of an
+// earlier plan, so it is valid only if the change at that index belongs to the task.
+func (l *taskChanges) changeFor(t *taskstate.Task) *change {
+	i := int(t.Change)
+	if i < len(l.changes) && l.changes[i].task == t {
+		return &l.changes[i]
 	}
 
-	seen, mark := s.seenUpTo(), s.Watermark.Time.UnixMilli()
-
-	// The clock of an earlier owner may have been ahead of this one. Ticks after now wait until they are
-	// due (G6).
-	upTo := min(mark, p.now.UnixMilli())
-
-	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
-		// Its ticks stay undecided, and seen must not cover it.
-		if s.aside.has(t) {
-			seen = min(seen, t.Create-1)
-			continue
-		}
-
-		// done means that no undecided tick up to the watermark is left, so seen may cover the entry.
-		done := false
-		if t.DueAt() <= upTo {
-			owed = true
-
-			// If upTo is before the watermark, the entry is done only if its next tick is due after the
-			// watermark.
-			next := t.After(t.LastDue(upTo))
-			done = p.decideLateTicks(t, upTo) && (next == 0 || t.Due(next) > mark)
-		}
-
-		if !done {
-			seen = min(seen, t.Create-1)
-		}
-	}
-
-	p.commit.Watermark.Seen = max(s.Watermark.Seen, seen)
-
-	return owed
+	return nil
 }
 
-// byCreation orders tasks by the create revision of their entries, then by name.
-func byCreation(a, b *taskstate.Task) int {
-	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
-}
-
-// catchUp decides the ticks of tasks that are behind, the oldest tick first, and reports whether there were
-// any. It visits only as many tasks as the commit has room for; the next commits decide the rest.
-func (p *plan) catchUp() (any bool) {
-	now := p.now.UnixMilli()
-	if !p.s.anyBehind(now) {
-		return false
+// changeOf returns the change of a task, and adds one if there is none. The pointer is valid until another
+// change is added.
+func (l *taskChanges) changeOf(t *taskstate.Task) *change {
+	if c := l.changeFor(t); c != nil {
+		return c
 	}
 
-	// Visit the due tasks in order, and decide those that are behind, until the commit is full.
-	p.s.due.InOrder(func(t *taskstate.Task) bool {
-		if t.DueAt() > now {
-			return false
-		}
+	t.Change = uint16(len(l.changes)) // a commit has room for fewer
+	l.changes = append(l.changes, change{task: t})
 
-		if t.IsBehind(now) {
-			any = true
-			return p.decideLateTicks(t, now) || !p.full
-		}
+	return &l.changes[t.Change]
+}
 
-		return true
+// isStarting reports whether the plan dispatches or drops a run of the task.
+func (l *taskChanges) isStarting(t *taskstate.Task) bool {
+	c := l.changeFor(t)
+	return c != nil && c.started
+}
+
+// changesEntry reports whether the plan writes the task's entry.
+func (l *taskChanges) changesEntry(t *taskstate.Task) bool {
+	c := l.changeFor(t)
+	return c != nil && c.entry != nil
+}
+
+// changeEntry writes a task's entry with the changes that modify makes. Several calls for one task result
+// in one write, with all of their changes. The commit compares the entry's mod revision (G7). The caller
+// has made room for it.
+func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChange)) {
+	c := p.changeOf(t)
+	again := c.entry != nil
+
+	if !again {
+		c.entry = &entryChange{from: t.From, anchor: t.Anchor, paused: t.Paused}
+		if t.Past != nil {
+			c.entry.own = t.Past.Own
+
+			// modify may change an element, and the task's own list must stay as it is until the commit has
+			// succeeded.
+			c.entry.own.Pauses = slices.Clone(c.entry.own.Pauses)
+		}
+	}
+
+	modify(c.entry)
+
+	e := t.Entry()
+	e.From, e.Anchor = task.At(taskstate.Instant(c.entry.from)), task.At(taskstate.Instant(c.entry.anchor))
+	e.Paused, e.Own = c.entry.paused, record.EncodeOwn(&c.entry.own)
+
+	if again {
+		p.commit.ChangeEntry(t.FullName(), e)
+	} else {
+		p.commit.PutEntry(t.FullName(), e, t.Mod)
+	}
+}
+
+// ownFields returns the task's counts, pauses and sticky node as they will be after the commit.
+func (l *taskChanges) ownFields(t *taskstate.Task) task.Own {
+	if c := l.changeFor(t); c != nil && c.entry != nil {
+		return c.entry.own
+	}
+
+	return t.Own()
+}
+
+// applyTo copies an entry change, which was written at revision rev, to the task.
+func (c *entryChange) applyTo(t *taskstate.Task, rev int64) {
+	t.From, t.Anchor, t.Paused, t.Mod = c.from, c.anchor, c.paused, rev
+	t.SetOwn(&c.own)
+}
+
+// countRun counts a tick that becomes a run, if the number of the task's runs is limited (max_runs). The
+// count is in the commit that creates the run, so it is exact (G24). The entry's from moves to the tick as
+// well.
+func (p *plan) countRun(t *taskstate.Task, tick int64) {
+	if t.Policy.MaxRuns == 0 {
+		return
+	}
+
+	p.changeEntry(t, func(c *entryChange) {
+		c.own.Runs++
+		c.from = max(c.from, tick)
 	})
-
-	return any
 }
 
-// anyBehind reports whether a task is behind at now. A negative result is remembered (onTime) until a task
-// that is behind enters the heap, because one round has a single now and may take many commits.
-func (s *shardState) anyBehind(now int64) bool {
-	if s.onTime == now {
-		return false
-	}
-	if s.due.AnyUpTo(now, func(t *taskstate.Task) bool { return t.IsBehind(now) }) {
-		return true
-	}
-
-	s.onTime = now
-
-	return false
-}
-
-// decideDueTicks decides the ticks that are due, in (due time, task) order. It moves the watermark to now
-// if it has decided all of them, otherwise to the last one that it has decided. So the watermark covers
-// exactly the decided ticks (G3, G4).
-func (p *plan) decideDueTicks() {
-	s, now := p.s, p.now.UnixMilli()
-	all := true
-	for len(s.due) > 0 && s.due[0].DueAt() <= now {
-		t := s.due[0]
-		if all = p.decideNextTick(t); !all {
-			break
-		}
-
-		// Set removes the task from the heap and clears Next. Restore Next, because applyAbandoned needs
-		// it.
-		tick := t.Next
-		s.due.Set(t, 0)
-		t.Next = tick
-		p.popped = append(p.popped, t)
-	}
-
-	if len(p.popped) == 0 || p.keepWatermark {
-		return
-	}
-
-	// The watermark moves. The commit fails if an edit that this worker has not seen gave a task ticks
-	// before it.
-	p.commit.Moves(s.revised)
-	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
-	if mark.Time, mark.Last = task.At(p.now), ""; !all {
-		mark.Time, mark.Last = task.At(taskstate.Instant(last.DueAt())), last.FullName()
-	}
-}
-
-// serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
-// left stay noted, including the one at which it became full.
-func (p *plan) serveWaiting() {
-	s := p.s
-
-	if p.full {
-		return
-	}
-
-	tasks := s.takeToExamine()
-	for i, t := range tasks {
-		t.SetListed(false)
-
-		// It has a plan of its own.
-		if s.aside.has(t) {
-			continue
-		}
-
-		p.examineTask(t)
-
-		// Keep this task, which may be unfinished, and all that follow.
-		if p.full {
-			for _, rest := range tasks[i+1:] {
-				rest.SetListed(false)
-			}
-
-			for _, rest := range tasks[i:] {
-				s.examineNext(rest)
-			}
-
-			return
-		}
-
-		s.dropTask(t)
-	}
-}
-
-// examineTask ends or cancels attempts of a task, serves its queue, deletes records of parts, and draws
-// conclusions from how runs ended, as far as there is room.
-func (p *plan) examineTask(t *taskstate.Task) {
-	p.endAttempts(t)
-	p.serveQueue(t)
-	p.forgetParts(t)
-	p.followUp(t)
-}
-
-// purgeRecords deletes history records whose task no longer exists, as far as there is room.
-func (p *plan) purgeRecords() {
-	p.commit.Subject = store.NoSubject
-
-	for key, mod := range p.s.purges {
-		if p.full || !p.commit.Fits(1, roomForRecord) {
-			return
-		}
-		p.addEffect(recordPurged{key, mod})
-	}
-}
-
-// roomForTask is an estimate of the largest size in bytes of a run record of t. A record in an inbox
-// contains the action, which is part of t.Text.
-func roomForTask(t *taskstate.Task) int {
-	if t.Policy != nil && t.Policy.Target.FansOut() {
-		return roomForRecord + roomForFan + len(t.Text)
-	}
-	return roomForRecord + len(t.Text)
+// usesRunBudget reports whether the task has used all runs that max_runs allows, those of this plan
+// included.
+func (l *taskChanges) usesRunBudget(t *taskstate.Task) bool {
+	return t.Policy.MaxRuns > 0 && l.ownFields(t).Runs >= t.Policy.MaxRuns
 }

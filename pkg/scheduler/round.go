@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -186,6 +187,61 @@ func (w *worker) runRound(ctx context.Context) error {
 // namespacesRetry is the time after which a worker asks again for the records of the namespaces.
 const namespacesRetry = 100 * time.Millisecond
 
+// maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.
+const maxConflictsPerRound = 10
+
+// planRound returns a plan with as many decisions as fit into one commit. It returns nil if the records of
+// the namespaces are not known yet.
+func (w *worker) planRound(now time.Time) *plan {
+	as := w.currentSettings()
+	if as.namespaces == nil {
+		return nil
+	}
+
+	return w.state.buildPlan(now, as)
+}
+
+// currentSettings returns the settings for a plan that is made now.
+func (w *worker) currentSettings() settings {
+	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster(), namespaces: w.e.cfg.Namespaces()}
+	now.freezes, now.freezesRead = w.e.currentFreezes()
+
+	return now
+}
+
+// freezes holds the freezes record that a rejected commit returned. It is used until the follower of that
+// record (Config.Freezes) reports another one than it did at that time.
+type freezes struct {
+	learned atomic.Pointer[learnedFreezes]
+}
+
+type learnedFreezes struct {
+	instead int64               // the mod revision that the follower reported at that time
+	is      *store.FreezeRecord // the record to use instead
+}
+
+// currentFreezes returns the newest freezes that are known, and the mod revision of their record, which
+// every commit compares (G21). The freezes are nil if there are none.
+func (e *Engine) currentFreezes() (*task.Freezes, int64) {
+	f, mod := e.cfg.Freezes()
+	if l := e.freezes.learned.Load(); l != nil && l.instead == mod {
+		return &l.is.Freezes, l.is.Mod
+	}
+	return f, mod
+}
+
+// learnFreezes stores the freezes record to which a commit lost.
+func (e *Engine) learnFreezes(is *store.FreezeRecord) {
+	_, mod := e.cfg.Freezes()
+	if is.Mod > mod || is.Mod == 0 && mod != 0 {
+		// Mod 0 means that the record is gone, which happens only if somebody deletes it by hand.
+		e.freezes.learned.Store(&learnedFreezes{instead: mod, is: is})
+		return
+	}
+
+	e.freezes.learned.Store(nil) // the follower is already ahead
+}
+
 // observePlan updates metrics and the counts of the last minute with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
@@ -209,9 +265,6 @@ func (w *worker) newlyDue(now time.Time) bool {
 	return len(w.state.due) > 0 && w.state.due[0].DueAt() > now.UnixMilli() && w.state.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
-// maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.
-const maxConflictsPerRound = 10
-
 // resultLabel returns the label of a commit's result in the metric carillon_commits_total.
 func resultLabel(err error) string {
 	switch {
@@ -227,3 +280,57 @@ func resultLabel(err error) string {
 
 	return "error"
 }
+
+// logNotices logs and counts the notices of the shard, and publishes its gauges.
+func (w *worker) logNotices() {
+	for _, n := range w.state.notices {
+		about := []zap.Field{zap.String("task", n.task)}
+		if n.run != "" {
+			about = append(about, zap.String("run", n.run))
+		}
+
+		if n.err != nil {
+			about = append(about, zap.Error(n.err))
+		}
+
+		switch n.kind {
+		case taskPaused:
+			w.e.metrics.Paused.Inc()
+			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failures))...)
+		case taskSetAside:
+			w.e.metrics.SetAside.Inc()
+			w.log.Warn("set aside a task: commits for it fail repeatedly", about...)
+		case entryUnreadable:
+			w.log.Error("cannot decode an entry; its task does not fire", about...)
+		case queuedUnreadable:
+			w.log.Error("cannot decode a queue record; it waits forever", about...)
+		case partUnreadable:
+			w.log.Error("cannot decode the record of a part; it counts as failed", about...)
+		case partNowhere:
+			w.log.Error("a part of a run has no record; it is lost", about...)
+		case attemptUnreadable:
+			w.log.Error("cannot decode the record of an attempt on a missing node; it is declared lost later", about...)
+		}
+	}
+
+	clear(w.state.notices)
+	w.state.notices = w.state.notices[:0]
+	w.publishGauges()
+}
+
+// publishGauges updates the gauges of the node by the difference between this shard's current and last
+// contribution.
+func (w *worker) publishGauges() {
+	var now published
+	if w.state.owner {
+		now = published{waiting: w.state.queued, unreadable: w.state.rows.Index.Size().Unreadable, aside: len(w.state.aside.retryAt)}
+	}
+
+	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))
+	w.e.metrics.Unreadable.Add(int64(now.unreadable - w.published.unreadable))
+	w.e.metrics.TasksAside.Add(float64(now.aside - w.published.aside))
+	w.published = now
+}
+
+// published is what a shard has added to the node's gauges.
+type published struct{ waiting, unreadable, aside int }

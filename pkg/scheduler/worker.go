@@ -131,30 +131,6 @@ func (w *worker) serveUntilStopped(ctx context.Context) error {
 	return err
 }
 
-// discardState discards the shard's state before a load. It also gives back what the worker had reserved of shared
-// resources, and withdraws its contribution to the gauges.
-func (w *worker) discardState() {
-	w.releaseShared()
-	w.serving.Store(false)
-
-	// Time without decisions counts from the earlier of now and the first undecided tick. A tick in the
-	// future must not make the shard look healthy while it is being loaded.
-	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
-		w.undecided.Store(now)
-	}
-
-	w.state.forgetTasks()
-}
-
-// releaseShared gives back what the worker holds of the resources that all workers of the node share: slots
-// of nodes, its place in the line for catch-up tokens, and its part of the gauges. Queries leave the shard out
-// from now on.
-func (w *worker) releaseShared() {
-	w.served.Store(nil)
-	w.state.releaseAll()
-	w.publishGauges()
-}
-
 // openAndServe opens the shard, loads it and decides its ticks until an error ends that.
 //
 // The new owner key already rejects commits of a former owner. The opening also rejects commits of an
@@ -220,33 +196,32 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	return w.runLoop(ctx, f, scan)
 }
 
-// applyToShard applies a batch of events and logs what the shard noticed.
-func (w *worker) applyToShard(b store.ShardBatch) {
-	w.state.applyRecords(b, w.e.cfg.Now())
-	w.logNotices()
-}
+// discardState discards the shard's state before a load. It also gives back what the worker had reserved of shared
+// resources, and withdraws its contribution to the gauges.
+func (w *worker) discardState() {
+	w.releaseShared()
+	w.serving.Store(false)
 
-// planRound returns a plan with as many decisions as fit into one commit. It returns nil if the records of
-// the namespaces are not known yet.
-func (w *worker) planRound(now time.Time) *plan {
-	as := w.currentSettings()
-	if as.namespaces == nil {
-		return nil
+	// Time without decisions counts from the earlier of now and the first undecided tick. A tick in the
+	// future must not make the shard look healthy while it is being loaded.
+	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
+		w.undecided.Store(now)
 	}
 
-	return w.state.buildPlan(now, as)
+	w.state.forgetTasks()
+}
+
+// releaseShared gives back what the worker holds of the resources that all workers of the node share: slots
+// of nodes, its place in the line for catch-up tokens, and its part of the gauges. Queries leave the shard out
+// from now on.
+func (w *worker) releaseShared() {
+	w.served.Store(nil)
+	w.state.releaseAll()
+	w.publishGauges()
 }
 
 // noteOpening records the watermark that the opening found.
 func (w *worker) noteOpening(mark record.Watermark) { w.state.noteOpening(mark, w.e.cfg.Now()) }
-
-// applyActiveScan applies the result of the scan for active attempts. Differences that were found before
-// are discarded, because the load and the scan have replaced the state that they refer to.
-func (w *worker) applyActiveScan(keys []store.ActiveKey) {
-	w.state.applyActiveRuns(keys)
-	w.recordDiffs, w.runDiffs = known.Differences{}, known.Differences{}
-	w.openings.Add(1)
-}
 
 // loadShard applies the pages of the shard, until the last one.
 func (w *worker) loadShard(ctx context.Context, batches <-chan store.ShardBatch) error {
@@ -278,6 +253,12 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	w.applyToShard(b)
 
 	return nil
+}
+
+// applyToShard applies a batch of events and logs what the shard noticed.
+func (w *worker) applyToShard(b store.ShardBatch) {
+	w.state.applyRecords(b, w.e.cfg.Now())
+	w.logNotices()
 }
 
 // runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides
@@ -336,6 +317,20 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 	}
 }
 
+// applyPending applies the batches that have already arrived. It does not wait.
+func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
+	for {
+		select {
+		case b := <-batches:
+			if err := w.applyBatch(b); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
 // applyScan applies the result of the scan, keys, after it has read the queue.
 //
 // The scan may be newer than the latest event of the watch. If an attempt ended in between and its retry
@@ -374,19 +369,17 @@ func (w *worker) readQueue(ctx context.Context) error {
 	return nil
 }
 
-// applyPending applies the batches that have already arrived. It does not wait.
-func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
-	for {
-		select {
-		case b := <-batches:
-			if err := w.applyBatch(b); err != nil {
-				return err
-			}
-		default:
-			return nil
-		}
-	}
+// applyActiveScan applies the result of the scan for active attempts. Differences that were found before
+// are discarded, because the load and the scan have replaced the state that they refer to.
+func (w *worker) applyActiveScan(keys []store.ActiveKey) {
+	w.state.applyActiveRuns(keys)
+	w.recordDiffs, w.runDiffs = known.Differences{}, known.Differences{}
+	w.openings.Add(1)
 }
+
+// maxIdleSleep is the longest time that a worker sleeps without reading the clock. A timer counts neither
+// the time during which a machine was suspended nor steps of the clock.
+const maxIdleSleep = 5 * time.Second
 
 // sleepFor returns how long the worker may sleep until something is due, at most maxIdleSleep. It also
 // publishes the due time of the first undecided tick.

@@ -146,8 +146,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/scheduler/tickpolicy":        {},
 	"pkg/store/events":                {},
 	"pkg/scheduler": {
-		files: "ask.go engine.go known_freezes.go past_runs.go preload.go read_attempts.go read_histories.go report.go review.go " +
-			"revised.go round.go stall.go store.go worker.go",
+		files: "ask.go engine.go preload.go read.go review.go round.go worker.go",
 		types: "worker Engine Fleet",
 	},
 }

@@ -8,6 +8,39 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// decideDueTicks decides the ticks that are due, in (due time, task) order. It moves the watermark to now
+// if it has decided all of them, otherwise to the last one that it has decided. So the watermark covers
+// exactly the decided ticks (G3, G4).
+func (p *plan) decideDueTicks() {
+	s, now := p.s, p.now.UnixMilli()
+	all := true
+	for len(s.due) > 0 && s.due[0].DueAt() <= now {
+		t := s.due[0]
+		if all = p.decideNextTick(t); !all {
+			break
+		}
+
+		// Set removes the task from the heap and clears Next. Restore Next, because applyAbandoned needs
+		// it.
+		tick := t.Next
+		s.due.Set(t, 0)
+		t.Next = tick
+		p.popped = append(p.popped, t)
+	}
+
+	if len(p.popped) == 0 || p.keepWatermark {
+		return
+	}
+
+	// The watermark moves. The commit fails if an edit that this worker has not seen gave a task ticks
+	// before it.
+	p.commit.Moves(s.revised)
+	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
+	if mark.Time, mark.Last = task.At(p.now), ""; !all {
+		mark.Time, mark.Last = task.At(taskstate.Instant(last.DueAt())), last.FullName()
+	}
+}
+
 // decideNextTick gives the task's next tick its outcome. It returns false if the commit has no room, and
 // then has changed nothing.
 //
@@ -65,6 +98,12 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	return true
 }
 
+// setEntryFrom writes the task's entry with the given from (Unix milliseconds): its ticks up to that time
+// are decided.
+func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
+	p.changeEntry(t, func(c *entryChange) { c.from = from })
+}
+
 // decideTick gives a tick that is due now its outcome: skipped if its task is frozen, missed if its start
 // deadline has passed, and otherwise what the overlap policy says. A tick that may fire but gets no node or
 // no catch-up token waits in the queue. The caller has made room in the commit.
@@ -119,27 +158,6 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	}
 }
 
-// newTickRun returns the run that a tick becomes, with its start deadline.
-func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
-	run := p.newRun(t, tick, id, trigger)
-	run.StartBefore = t.StartBefore(tick)
-	return run
-}
-
-// newRun returns the record of a tick, without a state. The trigger says why the run exists.
-func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
-	ref := t.Ref(p.s.Shard)
-	r := task.Run{
-		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
-	}
-	if due := t.Due(tick); due != tick {
-		r.DueAt = task.At(taskstate.Instant(due))
-	}
-
-	return r
-}
-
 // fireTick starts the run of a tick: it puts an attempt into the inbox of a node, or begins a run with
 // parts. If the task's namespace does not allow the task any more, the run ends at once. It returns "" if it
 // has done one of these. Otherwise it returns why the tick must wait, and holds no slot and no token. A run
@@ -187,6 +205,27 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 	return ""
 }
 
+// newTickRun returns the run that a tick becomes, with its start deadline.
+func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
+	run := p.newRun(t, tick, id, trigger)
+	run.StartBefore = t.StartBefore(tick)
+	return run
+}
+
+// newRun returns the record of a tick, without a state. The trigger says why the run exists.
+func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
+	ref := t.Ref(p.s.Shard)
+	r := task.Run{
+		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
+		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
+	}
+	if due := t.Due(tick); due != tick {
+		r.DueAt = task.At(taskstate.Instant(due))
+	}
+
+	return r
+}
+
 // dispatchRun makes the run in p.attempt an attempt on node n, for which a slot has been counted. The
 // caller then adds the attempt to the commit with Claim or Dispatch. late is how late its tick is, or
 // negative for a run that has waited. From now on the plan starts no other run of the task, so that their
@@ -223,96 +262,88 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	}
 }
 
-// decideLateTicks gives all undecided ticks of a task up to upTo (Unix milliseconds) their outcome by the
-// missed policy. It sets the entry's from to the last one that it decides, because the watermark does not
-// cover them. It returns false if the commit has no room for all of them. What is decided is then the
-// oldest part, and the next commit continues after it (G4).
-func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
-	if p.full {
-		return false
-	}
-	if p.isFrozen(t) {
-		return p.skipFrozen(t, upTo)
-	}
-
-	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.At}
-	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
-
-	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
-	// record.
-	drops := t.TicksToDrop(p.now.UnixMilli())
-	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
-		return false
-	}
-
-	from := c.Last
-
-	// The missed ticks are older than all that run. One record holds all ticks with the same reason.
-	for _, m := range c.Missed {
-		p.missTicks(t, m)
-	}
-
-	complete := true
-	for i, tick := range c.Run {
-		trigger := task.TriggerSchedule
-		if p.now.Sub(taskstate.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
-			trigger = task.TriggerCatchUp
-		}
-
-		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
-
-		// Require room for the last two ticks together. If only one were left for the next commit, it could
-		// be within its grace, and would then be decided as a single tick that is on time.
-		room := 1
-		if i == len(c.Run)-2 {
-			room = 2
-		}
-
-		switch {
-		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
-			// The first tick's room is part of the reservation above.
-			complete = false
-		case t.HasRun(id): // the run exists already; only record its tick as decided
-		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
-			// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
-			// runs.
-			p.decideTick(t, at, id, trigger)
-		case t.Policy.Shadow:
-			p.decideShadowTick(t, at, id, trigger)
-		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
-		default:
-			// All other ticks wait for their turn, one after another. The limit of the queue does not count
-			// them.
-			p.enqueueRun(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
-		}
-
-		if !complete {
-			break
-		}
-
-		from = tick
-
-		// max_runs is used up: the task has no further ticks (G24).
-		if p.usesRunBudget(t) {
-			break
-		}
-	}
-
-	p.setEntryFrom(t, from.UnixMilli())
-	p.examineAfterCommit(t)
-
-	return complete
+// decideShadowTick records a tick of a shadow task as skipped. Each tick has its own record (G24),
+// because users compare them with what another scheduler did, and a range record contains only the first
+// and the last time.
+//
+// The overlap policy does not apply: it concerns runs, and a shadow task has none.
+func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger string) {
+	p.s.endSpan(t)
+	r := p.newRun(t, tick, id, trigger)
+	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
+	p.commit.Record(t.Ref(p.s.Shard), r)
+	p.counts.skipped++
 }
 
-// setEntryFrom writes the task's entry with the given from (Unix milliseconds): its ticks up to that time
-// are decided.
-func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
-	p.changeEntry(t, func(c *entryChange) { c.from = from })
+// skippedSpan is a worker's last record of skipped ticks of a task. The next tick that is skipped for the
+// same reason extends it. It is dropped (endSpan) as soon as one of the task's ticks has any other outcome,
+// so that a range never includes a tick that ran.
+type skippedSpan struct {
+	first, last, created int64 // Unix milliseconds
+	count, mod           int64 // number of ticks; mod revision of the record
+	generation           int32
+	reason               string
+	trigger, message     string
+	due                  task.Time // of the first, if jitter put it off
 }
 
-// goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
-// policy that limits active runs, no tick waits.
-func (p *plan) goesFirst(t *taskstate.Task) bool {
-	d := t.Doing(p.now.UnixMilli())
-	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
+// skipRun records that a tick does not run, or run.Count ticks up to run.Last. If the ticks before it were
+// skipped for the same reason by the same version of the task, their record is extended. The extended
+// record keeps its key, which begins with the time of its first tick. The caller has made room.
+func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
+	now := skippedSpan{
+		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
+		generation: t.Generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
+	}
+	if !run.Last.IsZero() {
+		now.last = run.Last.UnixMilli()
+	}
+
+	// The write of an extended record compares its mod revision. If the record was trimmed or changed, the
+	// commit fails and the next plan begins a new record.
+	before := p.s.skippedSpans[t]
+	extends := before != nil && before.reason == reason && before.generation == t.Generation && before.last < now.first
+	if extends {
+		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
+		now.count += before.count
+	}
+
+	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
+
+	// Keep the due time of the first tick. It cannot be computed any more if the task's anchor has moved.
+	record.DueAt = now.due
+	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
+	record.CreatedAt, record.EndedAt = task.At(taskstate.Instant(now.created)), task.At(p.now)
+	if now.count > 1 {
+		record.Last, record.Count = task.At(taskstate.Instant(now.last)), now.count
+	}
+
+	effect := ticksSkipped{task: t, record: &record, span: &now}
+	if extends {
+		effect.extends = before.mod
+	}
+
+	p.addEffect(effect)
+	p.counts.skipped += max(run.Count, 1)
+}
+
+// endSpan ends the current range of skipped ticks of t, because one of its ticks has another outcome.
+func (s *shardState) endSpan(t *taskstate.Task) {
+	if len(s.skippedSpans) > 0 {
+		delete(s.skippedSpans, t)
+	}
+}
+
+// missTicks records ticks that will not run, as one range. The caller has made room.
+func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
+	p.s.endSpan(t)
+	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
+	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
+	if m.Count > 1 {
+		r.Last, r.Count = task.At(m.Last), m.Count
+	}
+
+	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.node, &p.s.Records, t, p.now)
+	p.commit.Record(t.Ref(p.s.Shard), r)
+	p.counts.missed += m.Count
 }

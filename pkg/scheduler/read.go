@@ -1,0 +1,354 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+)
+
+// watchAttempts reads the attempts whose node is gone or which must be cancelled, of the tasks that are
+// noted for examination. The next plan ends or cancels them.
+//
+// An attempt is lost when its node was absent and its record unchanged at two readings. The time between
+// them must be at least the lost_after in the record, or ClearedAfter if its instance is proved dead. The
+// commit compares both once more (G17). now must have a monotonic reading.
+//
+// watchAttempts returns an error only if ctx has ended. If etcd cannot be read, it is tried again a second
+// later.
+func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
+	err := w.readAttempts(ctx, now)
+	if err != nil && ctx.Err() == nil {
+		w.state.examineAllBy(now.Add(time.Second))
+	}
+	return ctx.Err()
+}
+
+// readAttempts determines which attempts to read, finds out which instances are proved dead if that
+// matters, reads the attempts together with their nodes, and applies the result.
+func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
+	cleared := map[string]bool{} // by instance, in this round
+
+	readings, unknown := w.state.neededReadings(now, cleared)
+	if len(unknown) > 0 {
+		for _, instance := range unknown {
+			dead, err := w.e.cfg.Store.Cleared(ctx, instance)
+			if err != nil {
+				return err
+			}
+			cleared[instance] = dead
+		}
+
+		readings, _ = w.state.neededReadings(now, cleared)
+	}
+
+	if len(readings) == 0 {
+		return nil
+	}
+
+	keys := make([]record.RunKey, len(readings))
+	for i, r := range readings {
+		keys[i] = w.state.RunKey(r.Task, r.Attempt)
+	}
+
+	found, err := w.e.cfg.Store.Sightings(ctx, keys)
+	read := w.e.cfg.Now() // the time of absence counts from after the reading, not from before
+
+	for i, v := range found {
+		// If the attempt's record is gone, the watch will deliver its end.
+		if !v.Gone {
+			w.state.applyReading(readings[i], v, now, read)
+		}
+	}
+
+	return err
+}
+
+// historyStore lists histories, and reads records of them at one revision.
+type historyStore interface {
+	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
+	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
+}
+
+// readHistories reads some of the histories that decisions wait for. Between two plans it reads at most
+// store.HistoriesAtOnce of them, so that ticks of other tasks do not wait for long. If they cannot be read,
+// their tasks are examined again in a second. now is in Unix milliseconds.
+func (w *worker) readHistories(ctx context.Context, now int64) {
+	if len(w.state.unread) == 0 {
+		return
+	}
+
+	// Sort the tasks, so that the order does not depend on the map.
+	some := slices.SortedFunc(maps.Keys(w.state.unread), taskstate.ByName)
+	some = some[:min(len(some), store.HistoriesAtOnce)]
+	for _, t := range some {
+		delete(w.state.unread, t)
+	}
+
+	list, err := readHistoriesOf(ctx, w.e.cfg.Store, w.state.Shard, some)
+	if err != nil {
+		w.log.Debug("could not read histories", zap.Error(err))
+		for _, t := range some {
+			w.state.examineAgainAt(t, taskstate.Instant(now+1000))
+		}
+		return
+	}
+
+	for _, s := range list {
+		s.Conclude(now)
+		w.state.examineNext(s.Task())
+	}
+}
+
+// readHistoriesOf reads the histories of tasks of a shard, at most store.HistoriesAtOnce. It lists the keys first, and then
+// reads records, the newest first, until each reader has enough. All reads are at the revision of the list.
+func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*taskstate.Task) ([]*taskstate.HistoryReader, error) {
+	refs := make([]record.Ref, len(tasks))
+	for i, t := range tasks {
+		refs[i] = t.Ref(shard)
+	}
+
+	keys, rev, err := s.HistoriesOf(ctx, refs)
+	if err != nil {
+		return nil, err
+	}
+
+	list := make([]*taskstate.HistoryReader, len(tasks))
+	for i, t := range tasks {
+		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
+
+		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
+		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+		list[i] = taskstate.NewHistoryReader(t, rev, own)
+	}
+
+	// Most tasks need only their newest record, so the pages start small and grow.
+	for want := 1; ; want *= 4 {
+		var page []string
+		var of []*taskstate.HistoryReader
+		for _, h := range list {
+			for _, ev := range h.Wants(want) {
+				page, of = append(page, ev.Key), append(of, h)
+			}
+		}
+
+		if len(page) == 0 {
+			return list, nil
+		}
+
+		// Read at the revision of the list. Retention trims in parallel: a record that was deleted since
+		// then would be missing, and an older end would pass for the last one.
+		events, err := s.RecordsAt(ctx, page, rev)
+		if err != nil {
+			return nil, err
+		}
+
+		for i, ev := range events {
+			of[i].Take(ev)
+		}
+	}
+}
+
+// needHistory requests t's history before the next plan, because the watch has not delivered everything
+// that matters.
+func (s *shardState) needHistory(t *taskstate.Task) { s.unread[t] = struct{}{} }
+
+// A commit that moves the watermark's time compares the shard's revised key. It fails if an edit may have given
+// a task new ticks and the watch has not delivered the edit yet. Otherwise the watermark could pass a new tick
+// that its writer has not seen, and the tick would be lost (G4). After such a failure, the owner waits for the
+// watch or reads the entries, and decides again.
+//
+// Edits may arrive faster than an owner can commit. After some failures in a row, it decides due ticks without
+// moving the watermark: the from of each entry records that its tick is decided. Such a commit compares the
+// entries that it writes, and not the revised key. So edits can slow a shard down but never stop it.
+
+const (
+	// revisedPatience is how long the watch may take to deliver an edit before the entries are read. It
+	// limits how late ticks are.
+	revisedPatience = 100 * time.Millisecond
+	// maxOvertaken is how many commits in a row may fail because of edits before ticks are decided without
+	// moving the watermark.
+	maxOvertaken = 3
+)
+
+// learnRevised waits until the worker knows the edit that made a commit fail. mod is the current mod
+// revision of the revised key. It returns as soon as the watch has delivered the edit, or after it has read
+// the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An error
+// means that ctx has ended or that the shard must be opened again.
+func (w *worker) learnRevised(ctx context.Context, mod int64) error {
+	w.state.overtaken++
+
+	// The edit is known if the watch has delivered this version of the key or a later one. A mod of 0 means
+	// that the key is gone.
+	told := func() bool { return w.state.revised == mod || mod != 0 && w.state.revised > mod }
+
+	// The event may be in the channel already.
+	if err := w.applyPending(w.batches); err != nil {
+		return err
+	}
+
+	patience := time.NewTimer(revisedPatience)
+	defer patience.Stop()
+
+	for !told() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-w.batches:
+			if err := w.applyBatch(b); err != nil {
+				return err
+			}
+		case <-patience.C:
+			// The watch is late. Read the entries instead.
+			if err := w.readRevised(ctx); err != nil {
+				w.log.Debug("could not read the edited entries", zap.Error(err))
+			}
+			return ctx.Err()
+		}
+	}
+
+	return nil
+}
+
+// readRevised reads the entries that have changed, and then records the value of the revised key as of the
+// listing of the keys. Entries of tasks that were created after what the watch has delivered are left to
+// the watch: the watermark does not cover them before the watch has delivered everything up to the listing
+// (see readAhead). Nothing changes if it returns an error.
+func (w *worker) readRevised(ctx context.Context) error {
+	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.state.Shard)
+	if err != nil {
+		return err
+	}
+
+	var changed []string
+	var revised int64
+	for i := range keys {
+		ev := &keys[i]
+		switch {
+		case ev.Kind == record.KindRevised:
+			revised = ev.Mod
+		case ev.Kind == record.KindEntry && ev.Create <= w.state.applied && w.state.LacksRecord(ev):
+			changed = append(changed, ev.Key)
+		}
+	}
+
+	// An entry may be edited again before it is read. Then the revised key has changed as well, and the
+	// next commit fails.
+	entries, err := w.e.cfg.Store.RecordsNow(ctx, changed)
+	if err != nil {
+		return err
+	}
+
+	for i := range entries {
+		if ev := &entries[i]; !ev.Deleted {
+			w.state.applyEntry(ev)
+		}
+	}
+
+	w.state.setRevised(revised, rev)
+	w.state.readAhead = readAhead{applied: w.state.applied, at: rev}
+
+	return nil
+}
+
+// requestPast requests how the runs of the shard's tasks had ended before the shard was opened.
+func (w *worker) requestPast() {
+	opening := w.openings.Load()
+	current := func() bool { return w.openings.Load() == opening && w.served.Load() != nil }
+
+	// offer passes a review to the worker. It waits while the worker is busy.
+	offer := func(ctx context.Context, r review) bool {
+		for current() && !w.offerReview(r) {
+			if !clock.Sleep(ctx, reviewPause) {
+				return false
+			}
+		}
+
+		return current()
+	}
+
+	w.e.pastRuns.Request(pastruns.Request{
+		Shard: w.state.Shard, Current: current,
+		Wanted: func(ctx context.Context) ([]pastruns.Want, bool) {
+			answer := make(chan []pastruns.Want, 1)
+			if !offer(ctx, wantedPast{answer}) {
+				return nil, false
+			}
+
+			for {
+				select {
+				case list := <-answer:
+					return list, true
+				case <-time.After(time.Second):
+					// The worker may have opened the shard again without having seen the request.
+					if !current() {
+						return nil, false
+					}
+				case <-ctx.Done():
+					return nil, false
+				}
+			}
+		},
+		Deliver: func(ctx context.Context, some []pastruns.Past, more bool) bool {
+			return offer(ctx, foundPast{some, more, opening})
+		},
+	})
+}
+
+// reviewPause is the pause before a worker that was busy is asked again.
+const reviewPause = 20 * time.Millisecond
+
+// wantedPast asks for the tasks whose past is not known.
+type wantedPast struct{ answer chan<- []pastruns.Want }
+
+func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
+	r.answer <- w.state.rows.Wanted(&w.state.Tasks)
+	return nil
+}
+
+// foundPast is what has been read of the past of some tasks.
+type foundPast struct {
+	some    []pastruns.Past
+	more    bool  // further tasks follow
+	opening int64 // the value of worker.openings when it was requested
+}
+
+func (r foundPast) reviewBy(_ context.Context, w *worker) error {
+	// If the shard was opened again since, that opening has made a request of its own.
+	if r.opening != w.openings.Load() {
+		return nil
+	}
+
+	for i := range r.some {
+		w.state.rows.Restore(w.state.Tasks.Get(r.some[i].Task), &r.some[i], w.state.applied)
+	}
+
+	if r.more {
+		return nil
+	}
+
+	w.state.rows.Restored()
+
+	w.requestMissingPast() // entries of some tasks could not be read before
+
+	return nil
+}
+
+// requestMissingPast requests the past of the tasks of which it is not known, if there are any: the watch has lost
+// events of them, or their entries could not be read before.
+func (w *worker) requestMissingPast() {
+	w.state.rows.Flush(w.state.applied)
+
+	if w.state.rows.Index.Size().Unread > 0 {
+		w.requestPast()
+	}
+}
