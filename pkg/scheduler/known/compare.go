@@ -1,12 +1,14 @@
 package known
 
 import (
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Differences are records about which an owner and etcd differ. The event is still on its way, or the watch
@@ -174,4 +176,198 @@ func (r *Records) AttemptOf(k store.ActiveKey) *taskstate.Attempt {
 	}
 
 	return nil
+}
+
+// RecordRepair decides which records an owner applies again after differences have persisted: read the records that
+// Keys returns, and ask Judge about each of them, in the same order.
+//
+// A repaired entry gets no ticks that the watermark has passed meanwhile. The watermark covers the entry, so these
+// ticks count as decided, and deciding them could decide a tick twice (G3).
+//
+// A queue record is applied only if the task is known in its current version. Otherwise the run would look like one of
+// a task that no longer exists, and would be deleted.
+type RecordRepair struct {
+	known     *Records
+	differing map[string]int64 // see Differences.Records
+	entries   map[string]int64 // the entries that were read, by task: their mod revisions
+}
+
+// RepairRecords begins the repair of differences.
+func (r *Records) RepairRecords(d Differences) *RecordRepair {
+	return &RecordRepair{known: r, differing: d.Records, entries: map[string]int64{}}
+}
+
+// Keys returns the records to read: those that still differ, because the watch may have delivered some events
+// meanwhile, and the entries of waiting runs that differ. Entries come before queue records.
+func (p *RecordRepair) Keys() []string {
+	var keys []string
+
+	// entries holds the keys of the entries of waiting runs.
+	entries := map[string]bool{}
+	for key, mod := range p.differing {
+		sk, ok := p.known.Keys.ParseShard(key)
+		if !ok {
+			continue
+		}
+
+		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
+		if mod > 0 && p.known.LacksRecord(&ev) || mod == 0 && p.known.HasRecord(&ev) {
+			keys = append(keys, key)
+			if sk.Kind == record.KindQueued {
+				entries[p.known.Keys.Entry(sk.Ref)] = true
+			}
+		}
+	}
+
+	keys = slices.AppendSeq(keys, maps.Keys(entries))
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+
+	// In reverse order, entries ("tasks/") come before queue records ("queue/").
+	slices.Reverse(keys)
+
+	return keys
+}
+
+// Verdict is what an owner does with a record that it has read again.
+type Verdict int
+
+const (
+	LeaveRecord      Verdict = iota // nothing: it does not differ any more, or a later event brings it
+	ApplyRecord                     // apply it: the watch has lost its event
+	ForeignWatermark                // open the shard again: another worker has written the watermark
+)
+
+// Judge decides about a record as etcd has it now. The caller applies it before it asks about the next one.
+func (p *RecordRepair) Judge(ev *store.ShardEvent) Verdict {
+	mod, differs := p.differing[ev.Key]
+
+	if ev.Kind == record.KindEntry && !ev.Deleted {
+		p.entries[ev.Task] = ev.Mod
+	}
+
+	t := p.known.Tasks.Get(ev.Task)
+	switch {
+	case !differs:
+		// It was read only because of a waiting run.
+		return LeaveRecord
+	case ev.Kind == record.KindQueued && !ev.Deleted && p.entries[ev.Task] > 0 && (t == nil || t.Mod < p.entries[ev.Task]):
+		// The task is unknown or older than its entry in etcd. The watch or the next comparison brings the entry.
+		return LeaveRecord
+	case ev.Kind == record.KindWatermark:
+		if p.known.WatermarkRev < ev.Mod {
+			return ForeignWatermark
+		}
+		return LeaveRecord
+	case ev.Deleted && mod == 0 && p.known.HasRecord(ev), !ev.Deleted && ev.Mod == mod && p.known.LacksRecord(ev):
+		// Still the same difference: etcd has changed no further, and the watch has delivered nothing.
+		return ApplyRecord
+	}
+
+	return LeaveRecord
+}
+
+// RunRepair decides which attempts an owner ends or adds after differences have persisted: read the attempts of Keys,
+// and ask Ended and Added about each of them by its index in Keys.
+type RunRepair struct {
+	Keys []record.RunKey
+
+	known *Records
+	diff  Differences
+	gone  map[int]int // index in Keys to index in Differences.Gone
+}
+
+// RepairRuns begins the repair of differences between active attempts. Keys holds those that still differ.
+func (r *Records) RepairRuns(d Differences) *RunRepair {
+	p := &RunRepair{known: r, diff: d, gone: map[int]int{}}
+	for i, a := range d.Gone {
+		if slices.Contains(d.GoneOf[i].Active(), a) {
+			p.gone[len(p.Keys)] = i
+			p.Keys = append(p.Keys, r.RunKey(d.GoneOf[i], a))
+		}
+	}
+
+	for _, k := range d.Unknown {
+		if r.AttemptOf(k) == nil {
+			p.Keys = append(p.Keys, k.RunKey)
+		}
+	}
+
+	return p
+}
+
+// MayEnd reports whether Ended can return an attempt.
+func (p *RunRepair) MayEnd() bool { return len(p.gone) > 0 }
+
+// Ended returns the attempt that has ended and its task, or nil: the record at index i of Keys is gone, or belongs to a
+// later attempt. The end happened at or before the revision of the reading.
+func (p *RunRepair) Ended(i int, v store.Sighting) (*taskstate.Task, *taskstate.Attempt) {
+	g, isGone := p.gone[i]
+	if !isGone {
+		return nil, nil
+	}
+
+	if a := p.diff.Gone[g]; v.Gone || a.Create != 0 && v.Create != a.Create {
+		return p.diff.GoneOf[g], a
+	}
+
+	return nil, nil
+}
+
+// Added reports whether the attempt at index i of Keys is still active in etcd, and still unknown to the owner.
+func (p *RunRepair) Added(i int, v store.Sighting) bool {
+	if _, isGone := p.gone[i]; isGone || v.Gone {
+		return false
+	}
+
+	u := slices.IndexFunc(p.diff.Unknown, func(o store.ActiveKey) bool { return o.RunKey == p.Keys[i] })
+
+	return p.diff.Unknown[u].Create == v.Create && p.known.AttemptOf(p.diff.Unknown[u]) == nil
+}
+
+// Orphans finds records of tasks that no longer exist on a page of the shard's history. They are deleted, and a deleted
+// record cannot be restored. So the entries are read again first: read Entries, and pass each result to Of.
+type Orphans struct {
+	Entries []string // keys
+
+	known    *Records
+	suspects map[string][]store.ShardEvent // by the key of the entry of their task's name
+}
+
+// FindOrphans returns the records of a page that seem to belong to no task. It leaves out records after revision
+// applied, which the watch has not delivered yet.
+func (r *Records) FindOrphans(page []store.ShardEvent, applied int64) *Orphans {
+	o := &Orphans{known: r, suspects: map[string][]store.ShardEvent{}}
+	for _, ev := range page {
+		if t := r.Tasks.Get(ev.Task); ev.Mod > applied || t != nil && !t.Orphan(ev.Run) {
+			continue
+		}
+
+		key := r.Keys.Entry(ev.Ref)
+		if o.suspects[key] == nil {
+			o.Entries = append(o.Entries, key)
+		}
+
+		o.suspects[key] = append(o.suspects[key], ev)
+	}
+
+	return o
+}
+
+// Of returns the records that belong to no task, of those of one name. entry is the entry as etcd has it now.
+func (o *Orphans) Of(entry *store.ShardEvent) (orphans []store.ShardEvent) {
+	parts := &o.known.parts
+
+	// If the entry cannot be read, it is unknown to which task the records belong. Leave them.
+	if !entry.Deleted && parts.Split(entry.Value) != nil {
+		return nil
+	}
+
+	for _, ev := range o.suspects[entry.Key] {
+		if entry.Deleted || !task.RunBelongs(ev.Run, string(parts.UID)) {
+			orphans = append(orphans, ev)
+		}
+	}
+
+	return orphans
 }
