@@ -48,7 +48,7 @@ func (a *attempt) setHeld(h *record.Held) { a.Held = a.late.applyTo(h) }
 
 // mayCancelLate reports whether an attempt can be cancelled without a change of its record. It returns the attempt's
 // state, which is final if the attempt has ended and only its record is missing. Its error is task.ErrConflict: the
-// record of the run tells what became of it, or will soon.
+// record of the run contains its outcome, or will soon.
 func (a *attempt) mayCancelLate() (task.State, error) {
 	refuse := func(why string) (task.State, error) {
 		return "", fmt.Errorf("cancel run %s of %s: %w: %s", a.ID, a.Ref(), task.ErrConflict, why)
@@ -77,7 +77,7 @@ func (a *attempt) mayCancelLate() (task.State, error) {
 // effect.
 //
 // An error that wraps task.ErrConflict means that nothing was done: the attempt is not here any more, or etcd accepts
-// writes, so that the cancel can be requested in the record. Whoever asks has no power over a node while etcd works.
+// writes, so that the cancel can be requested in the record. While etcd accepts writes, this call has no effect.
 func (e *Executor) CancelAttempt(ctx context.Context, c task.LateCancel) (task.LateCancelled, error) {
 	id := lateIDOf(&c)
 

@@ -16,7 +16,7 @@ import (
 const (
 	// openAfter is the number of consecutive unsent ends after which a target counts as down.
 	openAfter = 3
-	// reservedPart is the part of the slots that is reserved for targets that hold none: one of so many.
+	// 1/reservedPart of the slots is reserved for targets that hold none.
 	reservedPart = 8
 	// maxIdleTargets is how many targets that are down are remembered while no attempt needs them.
 	maxIdleTargets = 10_000

@@ -126,8 +126,7 @@ func (t *tailWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// keptBody receives a response, without the values of secrets, of which the end is kept for the attempt's record, and
-// all of it in the spool if that is asked for.
+// keptBody masks secrets in a response, keeps its tail for the attempt's record and, if configured, spools all of it.
 type keptBody struct {
 	mask.Writer
 	tail   tailWriter

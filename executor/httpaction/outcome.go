@@ -52,7 +52,7 @@ func (f *failure) Error() string { return f.message }
 // attemptFacts are what is known about an attempt that has failed.
 type attemptFacts struct {
 	written    bool // a part of a request may have left this host, on any hop
-	repeatable bool // the first request may be sent again although it is not known what became of it
+	repeatable bool // the first request may be sent again although its outcome is unknown
 }
 
 // Parts of messages.
@@ -95,7 +95,7 @@ func resultOf(f *failure, facts attemptFacts) process.Result {
 	return r
 }
 
-// unwrittenResult returns the result of an attempt of which nothing was written.
+// unwrittenResult returns the result of an attempt that wrote nothing.
 func unwrittenResult(f *failure) process.Result {
 	r := process.Result{State: task.Failed, Message: f.message}
 

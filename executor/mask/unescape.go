@@ -18,7 +18,7 @@ import (
 //
 // A target that takes UTF-8 for Latin-1, and sends the result as UTF-8, turns "é" into "Ã©". This too is undone as often as it
 // was done: characters of Latin-1 and Windows-1252 are replaced by their bytes, which may be the end of another character.
-// So the text without escapes has "é" as one byte, and is no UTF-8.
+// So the text without escapes has "é" as one byte, and is not valid UTF-8.
 
 // maxEntity is the length of the longest entity of HTML that is recognized, such as "&#x1F600;".
 const maxEntity = 10
@@ -222,7 +222,7 @@ func plainSize(unescaped []byte) (n int) {
 	return n
 }
 
-// asLatin1 returns what becomes of a text in UTF-8 that is taken for Latin-1, or for Windows-1252.
+// asLatin1 returns the result of reading a text in UTF-8 as Latin-1, or as Windows-1252.
 func asLatin1(text string) (latin1, windows string) {
 	chars := map[byte]rune{}
 	for r, b := range windows1252 {

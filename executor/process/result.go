@@ -155,7 +155,7 @@ type Result struct {
 	HandBack   bool // NotStarted, and another node should start it
 }
 
-// NotSentPrefix begins the message of an attempt of which nothing was sent.
+// NotSentPrefix begins the message of an attempt that sent nothing.
 const NotSentPrefix = "nothing was sent: "
 
 // setOutcome derives the outcome from the wait status and from what rule has found in the output. err is the error of

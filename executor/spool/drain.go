@@ -189,7 +189,7 @@ func (o *Output) readPipe(fd int, from stream) (int, error) {
 }
 
 // discardPipe discards what a pipe contains if the output is not stored any more, and returns the number of bytes. It
-// leaves the last bytes, which may be the end of the output and belong into the attempt's record. The
+// leaves the last bytes, which may be the end of the output and belong in the attempt's record. The
 // kernel moves page references to /dev/null, so the bytes are not copied.
 func (o *Output) discardPipe(fd int, from stream) int {
 	o.mu.Lock()

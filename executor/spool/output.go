@@ -372,8 +372,8 @@ func (t *lineSplitter) flushLine() {
 	}
 }
 
-// responseShare is the part of the spool that responses of HTTP actions may use: one of so many. Requests can be much
-// more numerous than processes, and would displace their output.
+// Responses of HTTP actions may use 1/responseShare of the spool. Requests can be much more numerous than processes, and
+// would displace their output.
 const responseShare = 4
 
 // errShareUsed means that the responses use their share of the spool. A sweep removes the oldest of them.

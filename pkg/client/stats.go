@@ -81,7 +81,7 @@ func (s *TasksService) Stats(ctx context.Context, namespace, name string, since 
 	return stats, err
 }
 
-// TaskLedger tells what became of a task's ticks after their records were deleted from its history.
+// TaskLedger contains the outcomes of a task's ticks after their records were deleted from its history.
 type TaskLedger struct {
 	Namespace     string            `json:"namespace"`
 	Task          string            `json:"task"`
@@ -103,7 +103,7 @@ type LedgerOptions struct {
 	Limit  int          // the maximum number of lines; 0 means all
 }
 
-// Ledger returns what became of a task's ticks after their records were deleted from its history. Lines about several
+// Ledger returns the outcomes of a task's ticks after their records were deleted from its history. Lines about several
 // ticks are returned whole if one of the ticks is selected. It returns task.ErrNotFound if there is no such task.
 func (s *TasksService) Ledger(ctx context.Context, namespace, name string, o LedgerOptions) (TaskLedger, error) {
 	query := url.Values{}

@@ -207,7 +207,7 @@ type ClusterSettings struct {
 	// LostAfter is a pointer, because 0s means the default and not an omitted setting.
 	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost: 12s to 24h; 0s means the default, 2m. A change applies to attempts that are assigned afterwards."`
 	// Ledger is a pointer, because 0s means that nothing is remembered.
-	Ledger *task.Duration `json:"ledger,omitempty" doc:"How long the ledgers of tasks without history.ledger remember what became of ticks: at most 2160h (90 days); 0s means not at all. Default: 720h (30 days)."`
+	Ledger *task.Duration `json:"ledger,omitempty" doc:"How long the ledgers of tasks without history.ledger remember the outcomes of ticks: at most 2160h (90 days); 0s means not at all. Default: 720h (30 days)."`
 }
 
 // ScheduleRequest is the body of a request for the ticks of a schedule without a task.
@@ -263,7 +263,7 @@ type ClusterStatus struct {
 	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect. Runs that they cover do not start."`
 	CatchUpRate int           `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
 	LostAfter   task.Duration `json:"lost_after" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost."`
-	Ledger      task.Duration `json:"ledger" doc:"How long the ledgers of tasks without history.ledger remember what became of ticks."`
+	Ledger      task.Duration `json:"ledger" doc:"How long the ledgers of tasks without history.ledger remember the outcomes of ticks."`
 	// LedgerLimit is a pointer, because 0s means that nothing is remembered.
 	LedgerLimit      *task.Duration `json:"ledger_limit,omitempty" doc:"The longest time for which any ledger remembers ticks, while etcd is filling up. The leader sets it. Absent: there is no limit."`
 	LedgerLimitSince task.Time      `json:"ledger_limit_since,omitzero" doc:"Since when there is a limit."`

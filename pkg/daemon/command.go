@@ -123,7 +123,7 @@ func (e Environment) devCommand() *cobra.Command {
 					return err
 				}
 
-				// A link logs in whoever opens it first, so it is not written to a file that others may read.
+				// A link logs in the first person who opens it, so it is not written to a file that others may read.
 				if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 					go printLoginLink(cmd.Context(), n, file)
 				}

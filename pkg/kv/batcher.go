@@ -173,7 +173,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 		return Result{}, notSentError(err)
 	}
 
-	// Wait for a place in the queue. Whoever takes the transaction out of the queue frees the place.
+	// Wait for a place in the queue. The sender that takes the transaction out of the queue frees the place.
 	select {
 	case b.room <- struct{}{}:
 	case <-ctx.Done():

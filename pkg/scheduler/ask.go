@@ -104,7 +104,7 @@ func (e *Engine) isBehind(shard int, revision int64) bool {
 	return served != nil && !served.index.HasApplied(revision)
 }
 
-// yieldRows is after how many rows a scan lets others in between, at the end of a shard: about a fifth of a millisecond.
+// A scan yields the processor after yieldRows rows, at the end of a shard: after about a fifth of a millisecond.
 const yieldRows = 4096
 
 // EachIndex calls visit with the index of each shard that this node owns, apart from those in without, in the order of

@@ -212,7 +212,7 @@ func TestAsk_AQuietShardIsCurrent(t *testing.T) {
 	})
 }
 
-// Queries take a small part of the time. Whoever asks for more is told when to ask again.
+// Queries take a small part of the time. A caller that asks for more gets the time when it may ask again.
 func TestAsk_KeepsToItsBudget(t *testing.T) {
 	t.Parallel()
 

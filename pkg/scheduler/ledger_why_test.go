@@ -418,7 +418,7 @@ type life struct {
 	paused map[string]bool
 	until  map[string]float64 // of a task with an outage or a run that takes long: until when
 	ending task.State         // how runs end during an outage
-	edits  int                // one of so many edits is made, because only the latest versions are kept
+	edits  int                // one in this many edits is made, because only the latest versions are kept
 }
 
 // step decides the ticks up to a time, and ends runs.
@@ -632,14 +632,14 @@ type generator struct {
 	late    map[int64][]task.Run // runs that take long, by the second in which they end
 	growing *task.Run            // a record of several ticks that did not run
 
-	edits int // one of so many edits is made, because only the latest versions are kept
+	edits int // one in this many edits is made, because only the latest versions are kept
 
 	// The course of events: what happens until when.
 	mode  string
 	until int64
 }
 
-// generate creates the records of so many seconds.
+// generate creates the records of a number of seconds.
 func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 	w.Helper()
 	a, err := w.store.Account(w.ctx, ref(c.name), start, start)

@@ -100,7 +100,7 @@ type decider interface {
 var (
 	errOpenAgain = errors.New("the shard has to be opened again")
 	errStopped   = errors.New("another node owns the shard, or the session is over")
-	errUnsettled = errors.New("nobody knows what became of the commit")
+	errUnsettled = errors.New("the outcome of the commit is unknown")
 )
 
 // knownTask is what a decider knows about a task. Runs are run ids.

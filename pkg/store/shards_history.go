@@ -132,7 +132,7 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 const HistoriesAtOnce = 20
 
 // HistoriesOf lists the keys of the histories of some tasks, without values, at one revision,
-// which it returns. It omits late results, because they are no ends of runs.
+// which it returns. It omits late results, because they do not end runs.
 func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]ShardEvent, rev int64, err error) {
 	ops := make([]clientv3.Op, len(refs))
 	for i, ref := range refs {

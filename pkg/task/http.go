@@ -24,7 +24,7 @@ type HTTP struct {
 	Auth    *HTTPAuth         `json:"auth,omitempty" doc:"Credentials, from secrets."`
 	TLS     *HTTPTLS          `json:"tls,omitempty" doc:"Certificates for https."`
 
-	Idempotent *bool             `json:"idempotent,omitempty" doc:"Whether the request may be repeated if it is not known what became of it. Default: true for GET, HEAD, PUT, DELETE and OPTIONS."`
+	Idempotent *bool             `json:"idempotent,omitempty" doc:"Whether the request may be repeated if its outcome is unknown. Default: true for GET, HEAD, PUT, DELETE and OPTIONS."`
 	UnsentFor  *Duration         `json:"unsent_for,omitempty" doc:"How long after the first attempt further attempts are free while none was sent, because the target is unreachable or asks to wait. 0s: none is free. At most 24h. Default: 10m."`
 	Redirects  int               `json:"redirects,omitempty" doc:"The maximum number of redirects that are followed, at most 5. Default: 0."`
 	Expect     HTTPExpect        `json:"expect,omitzero" doc:"Which responses count as success."`
@@ -78,7 +78,7 @@ func (h *HTTP) EffectiveMethod() string {
 // HasBody reports whether the request has a body.
 func (h *HTTP) HasBody() bool { return len(h.JSON) > 0 || len(h.Form) > 0 || h.Body != "" }
 
-// MayRepeat reports whether the request may be sent again if it is not known what became of it.
+// MayRepeat reports whether the request may be sent again if its outcome is unknown.
 func (h *HTTP) MayRepeat() bool {
 	if h.Idempotent != nil {
 		return *h.Idempotent

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Accept is what a manual run of a task may bring with it. Whoever may trigger the task may give all of it, and nothing
+// Accept is what a manual run of a task may bring with it. A caller who may trigger the task may give all of it, and nothing
 // else. So the author of the task decides what a trigger can change.
 type Accept struct {
 	Args   int      `json:"args,omitempty" doc:"The maximum number of arguments, at most 64. They are appended to action.process.command; a shell line has them as \"$@\". Default: 0."`

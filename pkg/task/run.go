@@ -48,7 +48,7 @@ type Run struct {
 	EndedAt       Time      `json:"ended_at,omitzero"`
 	NotBefore     Time      `json:"not_before,omitzero"` // a queued run does not start before this time
 	NotBeforeBy   string    `json:"not_before_by,omitempty" doc:"target: the state of the request's target decided not_before. Absent: the retry policy did."`
-	Unsent        *Unsent   `json:"unsent,omitempty" doc:"The attempts of an HTTP action of which nothing was sent, or whose target asked to wait. The retry policy does not count them."`
+	Unsent        *Unsent   `json:"unsent,omitempty" doc:"The attempts of an HTTP action that sent nothing, or whose target asked to wait. The retry policy does not count them."`
 	ExitCode      *int      `json:"exit_code,omitempty"`
 	Signal        string    `json:"signal,omitempty"`
 	HTTPStatus    int       `json:"http_status,omitempty" doc:"The status of the last response to the request of an HTTP action."`

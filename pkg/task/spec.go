@@ -202,8 +202,8 @@ type History struct {
 	Record string `json:"record" doc:"all (default), or failures: a successful run is removed when a newer run has ended."`
 	// KeepFor keeps younger records in addition to the newest Keep, up to MaxHistory records. The age counts from the tick.
 	KeepFor Duration `json:"keep_for,omitzero" doc:"Ended runs whose ticks are younger than this are kept in addition to the newest keep, at most 10000. At most 2160h (90 days). Default: none."`
-	// Ledger is for how long the ledger tells what became of ticks whose records are no longer kept.
-	Ledger *Duration `json:"ledger,omitempty" doc:"How long the ledger remembers what became of ticks whose runs are no longer kept. 0s: not at all. At most 2160h (90 days). Default: the setting of the cluster, 720h (30 days) if nobody has changed it."`
+	// Ledger is how long the ledger remembers the outcomes of ticks whose records are no longer kept.
+	Ledger *Duration `json:"ledger,omitempty" doc:"How long the ledger remembers the outcomes of ticks whose runs are no longer kept. 0s: not at all. At most 2160h (90 days). Default: the setting of the cluster, 720h (30 days) if nobody has changed it."`
 }
 
 // EffectiveLedger returns for how long the ledger remembers ticks, if cluster is the default of the cluster.

@@ -34,9 +34,9 @@ func grantCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grant ROLE SUBJECT... (--in NAMESPACE | --cluster)",
 		Short: "Give a role to subjects",
-		Long: "Give a role to subjects: user:NAME, service:NAME, cert:NAME, or group:PROVIDER/NAME for the people whom an identity\n" +
-			"provider says to be in a group. The role applies in the namespaces of --in, or with --cluster in every namespace and to\n" +
-			"what belongs to the whole cluster: nodes, settings, namespaces, access and audit records. You can give only what you\n" +
+		Long: "Give a role to subjects: user:NAME, service:NAME, cert:NAME, or group:PROVIDER/NAME for the members of a group at an\n" +
+			"identity provider. The role applies in the namespaces of --in, or with --cluster in every namespace and to what\n" +
+			"belongs to the whole cluster: nodes, settings, namespaces, access and audit records. You can give only what you\n" +
 			"have yourself, and only as long.\n\n" +
 			"With --label, the role applies only to tasks with these labels and to their runs. The subjects can still read all\n" +
 			"tasks of the namespaces.",

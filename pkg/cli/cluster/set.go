@@ -24,7 +24,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			"--lost-after sets how long Carillon waits for a silent node before it declares its attempts lost. The node kills\n" +
 			"them a little earlier, so that other attempts can then start in their place. A change applies to attempts that are\n" +
 			"assigned afterwards. Attempts on a node with a longer lease_ttl get at least lease_ttl + 10s.\n\n" +
-			"--ledger sets how long tasks remember what became of ticks whose runs are no longer in their history, unless\n" +
+			"--ledger sets how long tasks remember the outcomes of ticks whose runs are no longer in their history, unless\n" +
 			"history.ledger of a task says otherwise. With 0s, the ledger of a task is deleted when its history is trimmed next.",
 		Example: "  carillon cluster set --catch-up-rate 25\n" +
 			"  carillon cluster set --lost-after 10m\n" +

@@ -36,7 +36,7 @@ func UICommand(f *factory.Factory) *cobra.Command {
 		Long: "Open the Web UI in a browser, logged in with your token. The command creates a login link, which works once, within\n" +
 			"ten minutes. The session in the browser ends after eight hours, when you log out there, or when your token is deleted.\n" +
 			"If you use a session yourself, of \"carillon login --provider\", the command opens the page on which you sign in.\n\n" +
-			"Without a graphical desktop, or with --print, the command prints the link. Whoever opens it first is logged in as you.",
+			"Without a graphical desktop, or with --print, the command prints the link. The first person who opens it is logged in as you.",
 		Example: "  carillon ui\n  carillon ui --print",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error { return openUI(cmd.Context(), f, onlyPrint) },
@@ -92,7 +92,7 @@ func createLink(ctx context.Context, c *client.Client, base string) (u loginURL,
 
 	u = loginURL{URL: base + link.Path, Until: &link.Until}
 
-	return u, "open this link within ten minutes; it works once, and logs in whoever opens it first:", nil
+	return u, "open this link within ten minutes; it works once, and logs in the first person who opens it:", nil
 }
 
 // hasDesktop reports whether there is a desktop on which a browser can open.

@@ -100,7 +100,7 @@ var taskFields = []taskFlag{
 	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
 	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
 	{"keep-for", "history.keep_for", "", "keep the runs of ticks that are younger than this `DURATION`, such as 24h or 7d, in addition to the last N (at most 90d)"},
-	{"ledger", "history.ledger", "", "remember for this `DURATION`, such as 36h or 7d, what became of ticks whose runs are no longer in the history (at most 90d; default: the cluster's setting, 30d; 0s: not at all)"},
+	{"ledger", "history.ledger", "", "remember for this `DURATION`, such as 36h or 7d, the outcomes of ticks whose runs are no longer in the history (at most 90d; default: the cluster's setting, 30d; 0s: not at all)"},
 	{"record", "history.record", "", "keep these ended `RUNS` in the history: all (default) or failures"},
 	{"accept-args", "accept.args", 0, "let a manual run append up to `N` arguments to the command (default 0)"},
 	{"accept-env", "accept.env", []string{}, "let a manual run set these `VARIABLES` (default: none)"},

@@ -76,8 +76,8 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		Long: "List tasks with their state, their next tick and their last runs. The server filters and sorts.\n\n" +
 			"If one of the words has a colon or a tilde, all words together are a query, such as state:failed label:team=data.\n" +
 			"carillon help queries describes the terms. Otherwise, the words are names or globs of tasks.\n\n" +
-			"The nodes that own the shards answer all lists but those by name or prefix. A line below the list names the shards\n" +
-			"whose tasks are missing, and says how old the list is. With --complete, the command fails instead.\n\n" +
+			"Lists by name or prefix come from etcd; all others come from the nodes that own the shards. A line below the list\n" +
+			"names the shards whose tasks are missing, and says how old the list is. With --complete, the command fails instead.\n\n" +
 			"LAST 10 shows the last ten runs and ticks that did not run, the newest on the right. For more columns,\n" +
 			"use -o wide or --columns.",
 		Example: `  carillon task list

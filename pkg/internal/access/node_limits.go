@@ -151,7 +151,7 @@ func (t *Table) NodeLimit(name string) (task.NodeLimit, bool) {
 // LimitNode returns a node with only those of its labels that its limit allows. The others are in IgnoredLabels. It does not
 // change the labels of the node that it is given.
 //
-// A node announces its labels itself. Whoever compares them with a selector must ask LimitNode first: otherwise a
+// A node announces its labels itself. Code that compares them with a selector must ask LimitNode first: otherwise a
 // compromised host receives the runs of any namespace whose selector it knows.
 func (t *Table) LimitNode(n task.Node) task.Node {
 	n.IgnoredLabels = nil

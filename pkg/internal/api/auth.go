@@ -107,7 +107,7 @@ func unauthorized(why string) error {
 }
 
 // tokenOf returns the token in a request's Authorization header, also with the error for one that is known and not accepted
-// now. Whoever has tried many wrong tokens must wait; a valid
+// now. A caller who has tried many wrong tokens must wait; a valid
 // token is always accepted, so that nobody who shares its holder's address can lock the holder out.
 func (s *server) tokenOf(r *http.Request, values []string, address string) (task.Token, error) {
 	scheme, secret, _ := strings.Cut(values[0], " ")

@@ -1,11 +1,11 @@
-// Package ledger remembers what became of a task's ticks after its history was trimmed.
+// Package ledger remembers the outcomes of a task's ticks after its history was trimmed.
 //
 // The trimmer (package retention) folds the records that it deletes into chunks, in the transaction that deletes them. So
 // each record is in the history or in the ledger at every revision, and never in both. A chunk is the value of one key
 // below record.Keys.LedgerOf. When the newest chunk is full, the next one begins: see ChunkSize.
 //
-// A chunk does not list successes. It contains spans: from the first tick to the last one, all that nothing else names
-// succeeded, if the count of the span says so. Whoever reads a span counts the ticks that the task had in it. If there
+// A chunk does not list successes. It contains spans: every tick from the first to the last one succeeded unless another
+// entry names it, provided that the count of the span matches the schedule. A reader counts the ticks that the task had in it. If there
 // were more than the span counts, it is not known which of them succeeded: a record was deleted without a fold because
 // etcd was full, or the schedule that was in force is no longer kept. A span ends where the schedule has a tick that is
 // not folded, so that a pause or a hole does not make a whole day uncertain. Runs that took long are folded after those of

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// outcome is what became of a tick of a history.
+// outcome is the outcome of a tick of a history.
 type outcome int
 
 const (

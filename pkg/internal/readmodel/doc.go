@@ -10,7 +10,7 @@
 // same time, also while the owner waits for etcd. A scan locks only a few hundred rows at a time, so it does not delay
 // the owner. So a scan is not a snapshot: a task that changes while it runs counts either before or after the change.
 //
-// Answers are never wrong and complete at once. A shard that nobody answers for is named. If two nodes answer for the
+// An answer is either complete and correct, or names what is missing. A shard that nobody answers for is named. If two nodes answer for the
 // same shard, because its owner changes, only the answer with the newer owner key counts.
 //
 // The package is pure, apart from the lock of an Index: no I/O and no clock.

@@ -242,7 +242,7 @@ func Parts() (map[string]map[string]any, error) {
 // refineAccept adds the allowed values of what a manual run may give.
 func refineAccept(accept *huma.Schema) {
 	vars := task.MaxEnv
-	accept.Description = "What a manual run may give in addition to the task. Whoever may trigger the task may give all of it."
+	accept.Description = "What a manual run may give in addition to the task. A caller who may trigger the task may give all of it."
 
 	f := accept.Properties
 	Within(f["args"], 0, task.MaxAcceptArgs, 0)

@@ -74,7 +74,7 @@ func titleCase(word string) string {
 	return strings.ToUpper(word[:n]) + word[n:]
 }
 
-// bulkPage is what the screen shows: the plan, or what became of it.
+// bulkPage is what the screen shows: the plan, or its result.
 type bulkPage struct {
 	Verb   string
 	Plan   []plannedTask
@@ -102,7 +102,7 @@ type plannedTask struct {
 	Schedule             string // "" after the plan was posted
 }
 
-// bulkReport is what became of a plan.
+// bulkReport is the result of a plan.
 type bulkReport struct {
 	Past    string // "paused"
 	Done    int

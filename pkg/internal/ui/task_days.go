@@ -279,7 +279,7 @@ func (d *taskDays) SVG() template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // all texts are escaped
 }
 
-// ledgerList is the part of the list of runs that comes from the ledger of the task: what became of ticks whose records are
+// ledgerList is the part of the list of runs that comes from the ledger of the task: the outcomes of ticks whose records are
 // no longer kept.
 type ledgerList struct {
 	Rows      []ledgerRow

@@ -23,7 +23,7 @@ type Facts struct {
 	Runs []task.Run // queued and active runs, and those that ended around the time in question; in any order
 	Late []task.Run // results that arrived after their attempts had been declared lost
 	Dead []string   // the ids of dead runs
-	// Ledger has what became of ticks whose records were trimmed; nil: nothing.
+	// Ledger has the outcomes of ticks whose records were trimmed; nil: nothing.
 	Ledger *ledger.Book
 	Newer  int64     // the number of ended runs on record that are newer than all in Runs
 	CutAt  time.Time // if not zero, ended runs of the range were read only up to here

@@ -1,4 +1,4 @@
-// Package fanout computes what becomes of the parts of a run: which parts it has, when each has its turn, which of them
+// Package fanout computes the states of the parts of a run: which parts it has, when each has its turn, which of them
 // have no record, and how the run ends. It decides nothing about tasks, and is pure.
 package fanout
 

@@ -428,7 +428,7 @@ func TestWriter_KeepsNoRecordsOfDeadRuns(t *testing.T) {
 	}
 }
 
-// Late results, ticks that did not run, and records that cannot be read are no ends.
+// Late results, ticks that did not run, and records that cannot be read do not count as ends.
 func TestWriter_IgnoresWhatIsNoEnd(t *testing.T) {
 	t.Parallel()
 	w := NewWriter()

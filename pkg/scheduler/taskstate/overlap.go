@@ -125,7 +125,7 @@ func (t *Task) Replaces(now int64) bool {
 
 // Expired reports whether a waiting run cannot start any more, because its start deadline has passed before
 // its first attempt began (G22). A run that was handed back has not begun, so its deadline still applies. So does that of
-// a run of which nothing was sent: its record keeps the deadline.
+// a run that sent nothing: its record keeps the deadline.
 func (q *Waiting) Expired(now int64) bool {
 	return !q.StartBefore.IsZero() && q.CountedAttempt() <= 1 && !q.UnderWay() && now > q.StartBefore.UnixMilli()
 }

@@ -22,7 +22,7 @@ const (
 	// place in the ring.
 	hubLinger = 30 * time.Second
 	// hubPast is how many revisions before the present one the ring of a hub begins. So readers that reconnect after
-	// their node was restarted, at this node or at another, need no watches of their own. etcd combines so many
+	// their node was restarted, at this node or at another, need no watches of their own. etcd sends up to 1,000
 	// revisions in one response.
 	hubPast = 1000
 	// openWithin is how long Open waits for a hub that has just opened.

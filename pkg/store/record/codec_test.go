@@ -244,7 +244,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 
 	s := string(EncodeEnded(task.Run{UID: "a", OutputSummary: task.OutputSummary{OutputTail: "\xff!"}}))
 	if v, err := DecodeRunValue([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
-		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
+		t.Errorf("invalid UTF-8 becomes %q, %v", v.OutputTail, err)
 	}
 }
 

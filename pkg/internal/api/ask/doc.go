@@ -4,7 +4,7 @@
 // node answers for its shards from memory (package readmodel). The node that receives a request asks all of them at the same
 // time, for at most a second, and merges their answers.
 //
-// An answer is never wrong and complete at once:
+// An answer is either complete and correct, or names what is missing:
 //
 //   - A shard that nobody answers for is named as missing.
 //   - If two nodes answer for a shard, because its owner changes, the node with the older owner key is asked once more

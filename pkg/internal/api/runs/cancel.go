@@ -153,7 +153,8 @@ func (h *Handlers) cancelQueuedLate(c *httpapi.Call, ref record.Ref, id string, 
 		WithHint("make space as carillon cluster status describes; then cancel the run again").Because(refused)
 }
 
-// cancelPartsLate ends the active parts of a run on their nodes. It returns how many of how many, and the first error.
+// cancelPartsLate ends the active parts of a run on their nodes. It returns how many of the active
+// parts it ended, how many there are, and the first error.
 func (h *Handlers) cancelPartsLate(c *httpapi.Call, parts []record.Held) (ended, of int, err error) {
 	of = len(parts)
 	var mu sync.Mutex

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const ledgerAbout = "The ledger tells what became of ticks whose records are no longer in the task's history. It counts successful runs instead of listing them, " +
+const ledgerAbout = "The ledger contains the outcomes of ticks whose records are no longer in the task's history. It counts successful runs instead of listing them, " +
 	"and names those that did not succeed. history.keep limits the history, and history.ledger the ledger."
 
 // ledgerQuery are the parameters of a request for the ledger of a task.
@@ -30,7 +30,7 @@ type ledgerQuery struct {
 func (h *Handlers) ledgerRoute() *httpapi.Operation {
 	return &httpapi.Operation{
 		ID: "task-ledger", Verb: access.Read, Kind: access.Runs, Method: http.MethodGet, Path: httpapi.OfTask + "/ledger", Tag: "tasks",
-		Summary: "Read what became of a task's ticks that are no longer in its history", Description: ledgerAbout,
+		Summary: "Read the ledger of a task", Description: ledgerAbout,
 		Status: 200, Answer: reflect.TypeFor[client.TaskLedger](), Handler: httpapi.Query(h.taskLedger),
 	}
 }

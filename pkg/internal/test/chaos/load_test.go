@@ -100,7 +100,7 @@ func (w *world) spec(k kind, i int) task.Spec {
 	case k.path != "":
 		s.Action.HTTP = &task.HTTP{URL: "http://" + w.target.address + "/" + k.path, Headers: map[string]string{headerAttempt: "${run.attempt}"}}
 
-		// Half of the tasks send what must not be repeated if it is not known what became of it.
+		// Half of the tasks send requests that must not be repeated if their outcome is unknown.
 		if i%2 == 0 {
 			s.Action.HTTP.Body = "x"
 		}

@@ -14,7 +14,7 @@
 //   - no tick is decided before it is due (G6)
 //   - decisions follow the entry in force (G7)
 //   - runs of a task do not overlap where the policy forbids it (G8)
-//   - no attempt is retried unless the policy allows it; one of which nothing was sent is free, but only for
+//   - no attempt is retried unless the policy allows it; one that sent nothing does not count, but only for
 //     unsent_for (G9)
 //   - no attempt starts or ends without a record of intent (G10)
 //   - fencing tokens increase (G11), and outcomes do not change (G12)

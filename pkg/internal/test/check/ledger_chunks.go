@@ -33,7 +33,7 @@ type writtenChunk struct {
 	before  *chunkState // nil: the chunk is new
 }
 
-// ledgerCounts counts ticks and requested runs by what became of them, such as "ticks that succeeded".
+// ledgerCounts counts ticks and requested runs by their outcomes, such as "ticks that succeeded".
 type ledgerCounts map[string]int64
 
 // The keys of ledgerCounts are one of these with the name of a state.
@@ -162,7 +162,7 @@ func (o knownOutcome) String() string {
 	return text
 }
 
-// outcome returns what became of a deleted record.
+// outcome returns the outcome of a deleted record.
 func (r trimmedRecord) outcome() knownOutcome {
 	o := knownOutcome{state: r.run.state, at: r.run.tick, count: r.run.ticks(), late: r.lateResult, requested: r.run.tick == 0}
 	if at, ok := task.TimeOfRunID(r.id); o.requested && ok {

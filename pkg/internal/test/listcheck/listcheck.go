@@ -2,13 +2,13 @@
 // complete at once. It compares what an observer was shown with the history of etcd.
 //
 // A list says as of when it contains all changes, and it was shown a little later. Whatever is between the two may be
-// in the list or not. So for each task there are two answers: whether it belonged into the list at some time in this
+// in the list or not. So for each task there are two answers: whether it belonged in the list at some time in this
 // window (possibly), and whether it did at all times (certainly).
 //
-//   - Each row is a task that possibly belongs into the list, and is of a shard that answers.
-//   - The count is at least the number of tasks that certainly belong into the list, and at most the number of those
+//   - Each row is a task that possibly belongs in the list, and is of a shard that answers.
+//   - The count is at least the number of tasks that certainly belong in the list, and at most the number of those
 //     that possibly do, without the tasks of the shards that are named as missing.
-//   - All tasks that certainly belong into the list are on it, up to its last row, or all if there is no next page.
+//   - All tasks that certainly belong in the list are on it, up to its last row, or all if there is no next page.
 //   - The pages of a list by name contain each task at most once, and each that certainly belongs there.
 //
 // While the owners still read how runs have ended before, a list of failing tasks may lack some, but has no others.
@@ -134,7 +134,7 @@ func (h *History) CheckList(l *List) (violations []check.Violation) {
 	return violations
 }
 
-// mustContain reports whether a page must contain a task that certainly belongs into the list.
+// mustContain reports whether a page must contain a task that certainly belongs in the list.
 func (l *List) mustContain(name string) bool {
 	switch {
 	case l.ByName && name <= l.After:
@@ -187,7 +187,7 @@ func (h *History) CheckWalk(pages []List) (violations []check.Violation) {
 	return violations
 }
 
-// belongsToList returns whether a task belongs into a list at all times of a window, and whether it does at some time.
+// belongsToList returns whether a task belongs in a list at all times of a window, and whether it does at some time.
 func (t *taskHistory) belongsToList(l *List, w window) (certainly, possibly bool) {
 	// The version in force when the window begins. One that begins just then counts together with the one before:
 	// nobody knows the order of what happens at the same time.
