@@ -1,5 +1,11 @@
 package readmodel
 
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
 // ShardAnswer is what the owner of a shard says about its tasks that match a query.
 type ShardAnswer struct {
 	Shard int   `json:"shard"`
@@ -26,6 +32,136 @@ type NodeAnswer struct {
 	Splits []string `json:"splits,omitempty"`
 	// Board is what a board shows of all these shards, and of those that are being opened, if the query asks for it.
 	Board *BoardAnswer `json:"board,omitempty"`
+}
+
+// Scan answers a query for the shards of one node, one index after another.
+type Scan struct {
+	query  *Query
+	first  *First
+	load   *LoadScan  // nil: the query does not ask for it
+	board  *boardScan // nil: the query does not ask for it
+	answer NodeAnswer
+}
+
+// NewScan returns a Scan without shards.
+func NewScan(q *Query, node string) *Scan {
+	s := &Scan{query: q, first: NewFirst(q), answer: NodeAnswer{Node: node}}
+	if q.Load != nil {
+		s.load = NewLoadScan(q)
+	}
+	if q.Board != nil {
+		s.board = newBoardScan(q)
+	}
+
+	return s
+}
+
+// Add adds a shard. Add sets the counts of its answer, unless the query asks for Splits or a Board.
+func (s *Scan) Add(shard ShardAnswer, x *Index) {
+	switch {
+	case s.query.Filter.MatchesNothing():
+	case s.query.Runs != nil:
+		var r RecentRuns
+		r.Runs, r.After = x.addRuns(s.query, nil)
+		if s.answer.Recent == nil {
+			s.answer.Recent = &RecentRuns{}
+		}
+		s.answer.Recent.Merge(r, s.query.Runs.Limit)
+	case s.load != nil:
+		shard.Counts = s.load.Scan(x)
+	case s.board != nil:
+		s.board.scan(x)
+	case s.query.Splits > 0:
+		s.answer.Splits = append(s.answer.Splits, x.splits(s.query, shard.Shard)...)
+	default:
+		shard.Counts = x.Scan(s.query, shard.Shard, s.first)
+	}
+
+	s.answer.Shards = append(s.answer.Shards, shard)
+}
+
+// Answer returns the answer for all shards that were added. s must not be used afterwards.
+func (s *Scan) Answer() NodeAnswer {
+	s.answer.Places, s.answer.More = s.first.Sorted(), s.first.More
+	if s.load != nil {
+		sum := s.load.Load()
+		s.answer.Load = &sum
+	}
+	if s.board != nil {
+		s.answer.Board = s.board.board()
+	}
+
+	return s.answer
+}
+
+// First keeps the first places of all that are offered, so that a scan of any length needs memory for one page only.
+type First struct {
+	limit int
+	after *Place
+	kept  []Place // a heap with the last place on top
+	More  bool    // further places follow those that are kept
+}
+
+// NewFirst returns a First for the places that a query asks for.
+func NewFirst(q *Query) *First { return &First{limit: q.Limit, after: q.After} }
+
+// Offer keeps a place if it is among the first.
+func (f *First) Offer(p Place) {
+	if f.after != nil && p.Compare(f.after) <= 0 {
+		return
+	}
+
+	if len(f.kept) < f.limit {
+		f.kept = append(f.kept, p)
+		f.siftUp(len(f.kept) - 1)
+
+		return
+	}
+
+	f.More = true
+	if f.limit > 0 && p.Compare(&f.kept[0]) < 0 {
+		f.kept[0] = p
+		f.siftDown(0)
+	}
+}
+
+// siftUp moves the place at index i up until its parent comes after it.
+func (f *First) siftUp(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if f.kept[i].Compare(&f.kept[parent]) <= 0 {
+			return
+		}
+
+		f.kept[i], f.kept[parent] = f.kept[parent], f.kept[i]
+		i = parent
+	}
+}
+
+// siftDown moves the place at index i down until both children come before it.
+func (f *First) siftDown(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(f.kept) {
+			return
+		}
+
+		if child+1 < len(f.kept) && f.kept[child+1].Compare(&f.kept[child]) > 0 {
+			child++
+		}
+		if f.kept[child].Compare(&f.kept[i]) <= 0 {
+			return
+		}
+
+		f.kept[i], f.kept[child] = f.kept[child], f.kept[i]
+		i = child
+	}
+}
+
+// Sorted returns the kept places in order. f must not be used afterwards.
+func (f *First) Sorted() []Place {
+	slices.SortFunc(f.kept, func(a, b Place) int { return a.Compare(&b) })
+	return f.kept
 }
 
 // Page is the answer to a query.
@@ -142,4 +278,14 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 	}
 
 	return p
+}
+
+// Busy is the error of a node that answers no query at the moment: scans take as much of its processors as they may.
+type Busy struct {
+	Node       string
+	RetryAfter time.Duration // when the node answers the same subject again, at the earliest
+}
+
+func (b *Busy) Error() string {
+	return fmt.Sprintf("node %s is busy with other queries; retry in %s", b.Node, b.RetryAfter.Round(time.Millisecond))
 }

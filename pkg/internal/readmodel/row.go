@@ -1,7 +1,10 @@
 package readmodel
 
 import (
+	"cmp"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -74,3 +77,136 @@ func Seconds(ms int64) uint32 { return uint32(min(max(ms, 0)/1000, math.MaxUint3
 
 // Count returns a number for a Row: at most 65,535.
 func Count(n int) uint16 { return uint16(min(n, math.MaxUint16)) }
+
+// Details are what an Index keeps of few tasks only, beside their rows. Runs and Failure must not be changed once they
+// are in an Index, because scans pass them on.
+type Details struct {
+	PausedUntil int64    // when the pause ends, in Unix milliseconds; 0: the task is not paused, or the pause has no end
+	Runs        *Runs    // nil: no run of the task waits or is active
+	Failure     *Failure // how a failing task has failed; nil: the task is not failing, or this is not known
+}
+
+// maxTaskRuns is how many runs of one task a board lists, at most, in each of its lists. The attempts of a task may be
+// thousands, if its runs have parts.
+const maxTaskRuns = 100
+
+// Runs are the attempts and the waiting runs of one task. The lists contain the first ones only; the numbers are those
+// of all.
+type Runs struct {
+	active  []*Attempt    // on nodes that are present, the oldest first
+	away    []*Attempt    // on nodes that are gone, the oldest first
+	waiting []WaitingRun  // the most urgent first
+	reasons []ReasonCount // of all waiting runs
+
+	attempts, attemptsAway int // attemptsAway is a part of attempts
+
+	first [1]*Attempt // the memory of active if it has one element, as for most tasks
+}
+
+// Attempt is an attempt in the inbox of a node.
+type Attempt struct {
+	Run    string
+	Node   string
+	Since  int64 // when it was dispatched, in Unix ms; if another owner did that, the time of its tick
+	Known  bool  // Since is when it was dispatched
+	Ending bool  // its node was asked to end it
+}
+
+// WaitingRun is a run in the queue.
+type WaitingRun struct {
+	Run       string
+	Reason    string
+	NotBefore task.Time
+	Unsent    *task.Unsent // must not be changed
+}
+
+// ReasonCount is how many runs wait for a reason.
+type ReasonCount struct {
+	Reason string
+	Runs   int
+}
+
+// Failure is how the last run of a failing task has failed.
+type Failure struct {
+	Run      string
+	State    task.State
+	Reason   string
+	ExitCode *int // must not be changed
+	Node     string
+	Ended    int64 // Unix ms
+}
+
+// NewRuns returns Runs with room for about so many attempts.
+func NewRuns(attempts int) *Runs {
+	r := &Runs{}
+	if r.active = r.first[:0]; attempts > len(r.first) {
+		r.active = make([]*Attempt, 0, min(attempts, maxTaskRuns))
+	}
+
+	return r
+}
+
+// AddAttempt adds an attempt, which must not be changed any more. away says that its node is gone.
+func (r *Runs) AddAttempt(a *Attempt, away bool) {
+	r.attempts++
+
+	// Nearly all attempts come in order. An owner adds all attempts of a task again whenever one begins or ends, so this must
+	// be fast.
+	n := len(r.active)
+	switch {
+	case away:
+		r.attemptsAway++
+		r.away = insertFirst(r.away, a, compareAttempts)
+	case n < maxTaskRuns && (n == 0 || r.active[n-1].Since < a.Since):
+		r.active = append(r.active, a)
+	default:
+		r.active = insertFirst(r.active, a, compareAttempts)
+	}
+}
+
+// AddWaiting adds a waiting run.
+func (r *Runs) AddWaiting(q WaitingRun) {
+	r.waiting = insertFirst(r.waiting, q, compareWaiting)
+
+	i := slices.IndexFunc(r.reasons, func(c ReasonCount) bool { return c.Reason == q.Reason })
+	if i < 0 {
+		i = len(r.reasons)
+		r.reasons = append(r.reasons, ReasonCount{Reason: q.Reason})
+	}
+	r.reasons[i].Runs++
+}
+
+// insertFirst inserts an item into a sorted list of the first maxTaskRuns items. Most items come in order.
+func insertFirst[T any](list []T, item T, compare func(a, b T) int) []T {
+	n := len(list)
+	switch {
+	case n > 0 && compare(list[n-1], item) > 0: // it belongs somewhere before the last
+	case n == maxTaskRuns:
+		return list
+	default:
+		return append(list, item)
+	}
+
+	if n == maxTaskRuns {
+		list = list[:n-1]
+	}
+	at, _ := slices.BinarySearchFunc(list, item, compare)
+
+	return slices.Insert(list, at, item)
+}
+
+// compareAttempts orders attempts by when they began.
+func compareAttempts(a, b *Attempt) int {
+	if a.Since != b.Since {
+		return cmp.Compare(a.Since, b.Since)
+	}
+	return strings.Compare(a.Run, b.Run)
+}
+
+// compareWaiting orders waiting runs by their urgency, then by time.
+func compareWaiting(a, b WaitingRun) int {
+	return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), strings.Compare(a.Run, b.Run)) // ids begin with their time
+}
+
+// urgency returns in which order people should see waiting runs, the lowest first.
+func (q *WaitingRun) urgency() int { return task.WaitUrgency(q.Reason, q.Unsent) }
