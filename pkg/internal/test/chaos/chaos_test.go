@@ -1,12 +1,21 @@
 package chaos_test
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // A cluster of daemons on a real etcd of three members keeps its guarantees under all faults. In CI a few quick
@@ -111,4 +120,71 @@ func TestChaos_DocsNameEveryFault(t *testing.T) {
 			t.Errorf("docs/internals/chaos.md lacks:\n%s", line)
 		}
 	}
+}
+
+// asDaemon is an environment variable that makes the test binary act as the carillon program, in an environment
+// that the test controls. Its value is the path of the daemon's control file.
+const asDaemon = "CHAOS_CONTROL"
+
+func TestMain(m *testing.M) {
+	control := os.Getenv(asDaemon)
+
+	if mark := os.Getenv(asReaper); mark != "" {
+		reap(mark, os.Getenv(asReaper+"_MOUNT"))
+		return
+	}
+
+	if control == "" {
+		go forkAll()
+		os.Exit(m.Run())
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
+	root.AddCommand(environment(ctx, control).Commands()...)
+
+	if err := root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// asReaper is an environment variable that makes the test binary a reaper of a run's processes. Its value is the
+// mark of the run.
+const asReaper = "CHAOS_REAPER"
+
+// startReaper starts a process that ends all others of the run when the test has ended, however it ended. Guardians
+// outlive their daemons on purpose.
+func (w *world) startReaper() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+
+	r := exec.Command(exe)
+	r.Env = append(w.environ(), asReaper+"="+w.mark, asReaper+"_MOUNT="+w.mountPoint(), markName+"=")
+	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+
+	hold, err := r.StdinPipe()
+	if err == nil {
+		err = r.Start()
+	}
+
+	if err != nil {
+		return fmt.Errorf("start the reaper: %w", err)
+	}
+
+	w.closers = append(w.closers, func() { hold.Close(); _ = r.Wait() })
+
+	return nil
+}
+
+// reap waits for the end of the test, which holds the other end of standard input, and then removes everything of
+// its run.
+func reap(mark, mount string) {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	sweep(mark)
+	_ = unix.Unmount(mount, unix.MNT_DETACH) // it may not exist
 }

@@ -1,13 +1,19 @@
 package chaos_test
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,7 +26,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/test/apitest"
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/pasttick"
 	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -298,4 +306,121 @@ func (w *world) keep(events []check.Event) {
 	if err != nil {
 		w.t.Errorf("keep the history: %v", err)
 	}
+}
+
+// questions is how many past ticks judgeAnswers asks about.
+const questions = 300
+
+// judgeAnswers asks the API about past ticks of the load. Most of their records are in ledgers by then. No answer may say
+// anything else than what the recorder has seen (G31).
+func (w *world) judgeAnswers() {
+	if len(w.up()) == 0 {
+		return // quiet has reported it
+	}
+
+	if err := w.recorder.CatchUp(w.ctx); err != nil {
+		w.fail("recording", "it proves nothing: %v", err)
+		return
+	}
+
+	past := pasttick.Read(w.keys, w.recorder.Events(), nil).Ticks
+	refs := slices.SortedFunc(maps.Keys(past), func(a, b record.Ref) int { return cmp.Compare(a.String(), b.String()) })
+	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return r.Namespace != loadSpace })
+	if len(refs) == 0 {
+		return
+	}
+
+	r := rand.New(rand.NewPCG(uint64(w.seed), 7))
+	from := map[string]int{}
+
+	for range questions {
+		ref := refs[r.IntN(len(refs))]
+		t := past[ref][r.IntN(len(past[ref]))]
+
+		ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+		a, err := w.up()[0].client.Tasks.Why(ctx, ref.Namespace, ref.Name, t.Question())
+		cancel()
+
+		switch what := t.Contradiction(a); {
+		case err != nil:
+			from["failed"]++
+		case what != "":
+			w.fail("G31", "why %s at %s: %s: the answer is %s: %s", ref, t.At, what, a.Verdict, a.Sentence)
+		case a.Ledger != nil:
+			from["the ledger"]++
+		case a.Verdict == task.VerdictForgotten:
+			from["not on record"]++
+		default:
+			from["the history"]++
+		}
+	}
+
+	w.say("answers about past ticks came from: %v", from)
+}
+
+// counts are a node's counters, summed over its processes. What a process counts after it was last read is lost
+// when it ends, so the sums are a little low.
+type counts struct {
+	before, now map[string]float64
+}
+
+// settle adds the counters of the previous process to the sum.
+func (c *counts) settle() {
+	c.before, c.now = c.sum(), nil
+}
+
+func (c *counts) sum() map[string]float64 {
+	sum := map[string]float64{}
+	for _, m := range []map[string]float64{c.before, c.now} {
+		for name, v := range m {
+			sum[name] += v
+		}
+	}
+
+	return sum
+}
+
+// scrape reads a node's counters, if the node answers.
+func (w *world) scrape(n *node) {
+	if !n.process.running() {
+		return
+	}
+
+	c := http.Client{Timeout: 500 * time.Millisecond}
+	res, err := c.Get("http://" + n.metrics + "/metrics")
+	if err != nil {
+		return
+	}
+
+	defer res.Body.Close()
+
+	now := map[string]float64{}
+	for s := bufio.NewScanner(res.Body); s.Scan(); {
+		series, value, ok := strings.Cut(s.Text(), " ")
+		name, _, _ := strings.Cut(series, "{")
+		counter := strings.HasPrefix(name, "carillon_") && strings.HasSuffix(name, "_total") && !strings.HasPrefix(name, "carillon_api_")
+		v, err := strconv.ParseFloat(value, 64)
+		switch {
+		case !ok || err != nil:
+		case counter:
+			now[series] = v
+		case series == "go_goroutines":
+			n.goroutines = int(v)
+		}
+	}
+
+	n.counts.now = now
+}
+
+// counters returns the sums over all nodes.
+func (w *world) counters() map[string]float64 {
+	sum := map[string]float64{}
+	for _, n := range w.nodes {
+		w.scrape(n)
+		for series, v := range n.counts.sum() {
+			sum[series] += v
+		}
+	}
+
+	return sum
 }

@@ -13,9 +13,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var keys = func() record.Keys {
 	k, err := record.NewKeys("/carillon")

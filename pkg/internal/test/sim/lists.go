@@ -3,6 +3,10 @@ package sim
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,10 +15,13 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/internal/test/listcheck"
 	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // ListOptions describe a simulation of lists (RunLists). Options.Duration is how long random faults follow on the death
@@ -172,5 +179,136 @@ func (l *lister) requireCurrentList() {
 
 	if !ok {
 		l.t.Errorf("no complete list although all is well:\n%s", strings.Join(l.story, "\n"))
+	}
+}
+
+// listCalls is what users do while lists are read.
+var listCalls = []string{"apply", "apply", "pause", "resume", "pause until", "delete", "re-create", "trigger", "trigger", "trigger", "retry"}
+
+// shapeForLists gives tasks few runs, of which many fail, and short histories.
+func shapeForLists(s *task.Spec) {
+	number := int(s.Name[len(s.Name)-1])
+	s.Schedule, s.History.Keep, s.Timeout = task.Schedules{"@manual"}, 1+number%4, 0
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", fmt.Sprint(number % 2)}}}
+	if number%3 == 0 {
+		s.Schedule = task.Schedules{"*/5 * * * * *"}
+	}
+}
+
+// startCallers starts users that change tasks, and those that list them, until ctx ends.
+func (l *lister) startCallers(ctx context.Context, seed uint64, o ListOptions) {
+	draws := func() *rand.Rand { return rand.New(rand.NewPCG(seed, l.rng.Uint64())) }
+
+	for i := range apiUsers {
+		u := &user{world: l.world, account: l.accounts[i], rng: draws()}
+		l.background.Go(func() { u.makeCalls(ctx) })
+	}
+
+	dismisser := &user{world: l.world, account: l.accounts[0], rng: draws()}
+	l.background.Go(func() { l.dismissRuns(ctx, dismisser) })
+
+	for i := range o.Askers {
+		a := &asker{lister: l, name: fmt.Sprintf("asker %d", i), rng: draws()}
+		l.background.Go(func() { a.askAll(ctx) })
+	}
+
+	for i := range o.Readers {
+		r := &reader{lister: l, name: fmt.Sprintf("reader %d", i), rng: draws()}
+		l.background.Go(func() { r.readAll(ctx) })
+	}
+}
+
+// replaceTasks deletes many tasks within three seconds, and creates as many.
+func (l *lister) replaceTasks(ctx context.Context, seed uint64) {
+	u := &user{world: l.world, account: l.accounts[0], rng: rand.New(rand.NewPCG(seed, l.rng.Uint64()))}
+	until := time.Now().Add(3 * time.Second)
+
+	for _, call := range []string{"delete", "apply"} {
+		for i := 0; i < l.opts.Tasks && (call == "apply" || time.Now().Before(until)); i++ {
+			u.makeCall(ctx, call)
+		}
+		l.sleep(time.Until(until))
+	}
+}
+
+// dismissRuns dismisses dead runs until ctx ends.
+func (l *lister) dismissRuns(ctx context.Context, u *user) {
+	for clock.Sleep(ctx, durationBetween(u.rng, 500*time.Millisecond, 3*time.Second)) {
+		if name, id := u.someDead(); id != "" && u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(name, "runs/"+id+"/dismiss"), nil, nil) == nil {
+			u.countReached("dead run dismissed")
+		}
+	}
+}
+
+// deliveryDelays returns by how much deliveries were late: how long the first change that each of them does not contain
+// had been written by then.
+func (l *lister) deliveryDelays() (list []listcheck.Delay) {
+	for _, d := range l.deliveries.all {
+		if next, ok := l.times[d.revision+1]; ok && next.Before(d.at) {
+			list = append(list, listcheck.Delay{At: d.at, By: d.at.Sub(next)})
+		}
+	}
+
+	return list
+}
+
+// buildReport judges all lists, and those of the mutants.
+func (l *lister) buildReport(seed uint64) ListReport {
+	events := checkEvents(l.store.Events())
+	h := listcheck.NewHistory(l.admin.Keys(), events, func(revision int64) time.Time { return l.times[revision] }, l.deliveryDelays())
+
+	r := ListReport{Seed: seed, Caught: map[string]check.Violation{}, Counts: l.counts}
+	for i := range l.lists {
+		r.Violations = append(r.Violations, h.CheckList(&l.lists[i])...)
+		l.countList(&l.lists[i])
+	}
+	for _, pages := range l.walks {
+		r.Violations = append(r.Violations, h.CheckWalk(pages)...)
+		l.counts["list of several pages"]++
+	}
+
+	for i, m := range mutant.Lists {
+		for j := range l.broken[i] {
+			if v := h.CheckList(&l.broken[i][j]); len(v) > 0 {
+				r.Caught[m.Name] = v[0]
+				break
+			}
+		}
+	}
+
+	l.addChanges(events)
+	r.Story = strings.Join(l.story, "\n")
+
+	return r
+}
+
+// addChanges adds to the story how the records changed by which lists are judged.
+func (l *lister) addChanges(events []check.Event) {
+	for _, ev := range events {
+		k, ok := l.admin.Keys().ParseShard(ev.Key)
+		_, isOwner := l.admin.Keys().ParseOwner(ev.Key)
+
+		if isOwner || ok && (k.Kind == record.KindEntry || k.Kind == record.KindEnded || k.Kind == record.KindDead) {
+			l.story = append(l.story, fmt.Sprintf("%s revision %d: %s, deleted %t: %.120s", l.times[ev.Revision].UTC().Format("15:04:05.000"), ev.Revision, ev.Key, ev.Deleted, ev.Value))
+		}
+	}
+
+	slices.SortStableFunc(l.story, func(a, b string) int { return strings.Compare(a[:min(len(a), 12)], b[:min(len(b), 12)]) })
+}
+
+// countList counts what a list shows.
+func (l *lister) countList(list *listcheck.List) {
+	l.counts["list"]++
+
+	switch {
+	case len(list.Missing) > 0:
+		l.counts["list with missing shards"]++
+	case list.Collecting:
+		l.counts["list while the past is read"]++
+	default:
+		l.counts["complete list"]++
+		if list.Filter == listcheck.Failing {
+			l.counts["complete list of failing tasks"]++
+		}
 	}
 }

@@ -1,0 +1,127 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/test/racetest"
+	"github.com/carillonhq/carillon/pkg/internal/test/sim"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Runs with parts that fail, are cancelled and are retried, while nodes join and leave.
+func TestFanOuts_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	o := sim.Options{
+		Tasks: 8, Duration: 25 * time.Second, Only: []string{"kill host", "cut"}, Shape: withParts,
+		Calls: []string{"trigger", "cancel", "cancel", "cancel", "retry"},
+	}
+	requireAllReached(t, []string{"run with parts", "run with parts failed", "run with parts cancelled", "part lost", "part tried again", "dead run again"},
+		[]uint64{1}, nil, o)
+}
+
+// withParts gives tasks runs with parts. The parts take a while, and some fail.
+func withParts(s *task.Spec) {
+	n := s.History.Keep
+	*s = withShortRuns(*s)
+	s.Schedule, s.Target = task.Schedules{"*/5 * * * * *"}, []task.Target{
+		{Parts: 3, Count: 1, Strategy: task.StrategyRandom},
+		{Count: task.All, Succeed: "any", Strategy: task.StrategyAuto},
+		{Count: 2, Stagger: task.Duration(time.Second), Strategy: task.StrategyRoundRobin},
+		{Parts: 2, Count: 1, Succeed: "50%", Strategy: task.StrategyAuto},
+	}[n%4]
+	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 2, task.Duration(300*time.Millisecond), []task.State{task.Failed, task.Lost}
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "1500ms", fmt.Sprint(n / 4 % 2)}}}
+}
+
+// forgetful gives tasks short histories, on whose last record much depends: when the task is deleted, when its next
+// tick is, and whether it is paused.
+func forgetful(s *task.Spec) {
+	s.History.Keep = 1 + s.History.Keep%3
+	s.TTL, s.Retry.Attempts = task.Duration(6*time.Second), 1
+	s.Start, s.End = task.Time{}, task.At(time.Now().Add(15*time.Second))
+}
+
+// Tasks keep one to three records. The latest end is kept, so no task is deleted before its ttl is over, and none
+// has its next tick before its period is over.
+func TestShortHistories(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	seeds := []uint64{38, 35} // with these seeds, tasks were deleted too early
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			runInBubble(t, seed, sim.Options{Shape: forgetful})
+		})
+	}
+}
+
+// Runs are cancelled while etcd is full, and their nodes end them, while daemons are killed and sessions end. No cancelled
+// attempt is retried, each run ends, and the history is as if etcd had only been slow.
+func TestLateCancels_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	o := sim.Options{
+		Plain: true, Tasks: 4, Slots: 40, Duration: 90 * time.Second, Only: []string{"etcd full", "kill", "stall watches"},
+		Calls: []string{"trigger", "cancel active", "cancel active", "cancel active", "cancel active", "turn"},
+		Shape: func(s *task.Spec) { // many long runs beside each other, some of which fail and are retried
+			s.Schedule, s.Overlap, s.Timeout = task.Schedules{"*/2 * * * * *"}, task.OverlapAllow, 0
+			s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 3, task.Duration(time.Second), []task.State{task.Failed, task.Lost}
+			s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "20s", []string{"0", "1"}[s.History.Keep%2]}}}
+		},
+	}
+
+	seeds := []uint64{1, 2, 3}
+	if testing.Short() {
+		seeds, o.Duration = seeds[:1], 50*time.Second
+	}
+
+	requireAllReached(t, []string{"run cancelled in a full etcd", "fault etcd full", "fault kill"}, seeds, nil, o)
+}
+
+// Runs are paused and resumed all the time, while nodes join and leave, sessions end, and writes are lost, late and
+// repeated.
+func TestPauses_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	calls := []string{"apply", "trigger", "cancel", "turn", "turn", "turn", "turn", "turn", "turn", "turn"}
+	long := func(s *task.Spec) { // long runs that can be replaced
+		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)
+		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "6s", "0"}}}
+	}
+
+	seeds := []uint64{1, 5}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
+
+	requireAllReached(t, []string{"run paused", "run resumed", "run ended after a pause"}, seeds, nil,
+		sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second})
+}
+
+// Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
+func TestRequests(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	paths := []string{
+		"run waits for its target", "tick waits for a target", "request not sent", "request not answered", "target asks to wait", "run ended as lost", "fault kill host", "fault cut",
+	}
+	o := sim.Options{
+		Workloads: []string{"requests"}, Only: []string{"kill", "kill host", "cut", "held", "stall watches", "drain", "clock"}, Duration: time.Minute, Tasks: 12,
+		Shape: func(s *task.Spec) { // many ticks
+			s.Schedule, s.Start, s.End, s.Shadow, s.MaxRuns = task.Schedules{"*/2 * * * * *"}, task.Time{}, task.Time{}, false, 0
+		},
+	}
+
+	requireAllReached(t, paths, []uint64{1}, []uint64{2}, o)
+}
