@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that links in the pages and the tests that they name exist. Part of make lint.
+# Checks that links in the pages, and the files and tests that they name, exist. Part of make lint.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -29,6 +29,9 @@ for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md docs/*/
 	while IFS= read -r name; do
 		grep -qx -- "$name" <<<"$tests" || fault "$page: there is no $name"
 	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\b' "$page" | sort -u)
+	while IFS= read -r file; do
+		[[ -e $file ]] || fault "$page: there is no $file"
+	done < <(grep -oE '`(pkg|cmd|executor|shard|election|scripts|docs|examples)/[A-Za-z0-9_/.-]+\.(go|sh|md|txt|txtar|yaml)`' "$page" | tr -d '`' | sort -u)
 	while IFS= read -r name; do
 		grep -q "^${name%\*}" <<<"$tests" || fault "$page: there is no $name"
 	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Za-z0-9_]+_\*' "$page" | sort -u)

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Whoever waits for a run learns why it waits, once for each reason. That its target is down can take minutes.
+// A client that waits for a run learns why it waits, once for each reason. That its target is down can take minutes.
 func TestRunFollower_SaysWhyARunWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -113,7 +113,7 @@ func TestAuditSweeper_RemovesWhatIsOld(t *testing.T) {
 	}
 }
 
-// Whoever writes many records loses the oldest of the own ones, and none of others. Records of changes of access stay.
+// A subject that writes many records loses its own oldest ones, and no others lose theirs. Records of changes of access stay.
 func TestAuditSweeper_RemovesThoseOfTheNoisiestSubject(t *testing.T) {
 	s := newSite(t)
 	s.write("user:ann", "set-binding", "binding", testNow.Add(-time.Hour))

@@ -15,7 +15,7 @@ func TestAccept_ATriggerGivesWhatTheTaskAccepts(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.make("a", "@daily", func(s *task.Spec) { s.Accept = task.Accept{Args: 2, Env: []string{"DAY"}, Target: true} })
 
-	// Whoever may trigger the task may give what it accepts, without any other right.
+	// A caller who may trigger the task may give what it accepts, without any other right.
 	w.bind("user:bob", "operator", "default")
 	bob := w.token("user:bob")
 	r := w.as(bob, "POST", "/v1/namespaces/default/tasks/a/trigger", `{"args":["--day","$(x)"],"env":{"DAY":"sesame"},"target":"n7"}`)

@@ -279,7 +279,7 @@ func TestAccessAudit_ShowsGaps(t *testing.T) {
 		}
 	}
 
-	// Whoever sees only a namespace learns that records are missing, and not whose.
+	// A caller who sees only a namespace learns that records are missing, and not whose.
 	if got := list(nina, ""); got != "t05 t04 t03 size t02 t01 t00 age" {
 		t.Errorf("an admin of the namespace sees %s", got)
 	}

@@ -95,7 +95,7 @@ func TestAccess_ReadsOfOutputAreRecordedIfTheNamespaceAsks(t *testing.T) {
 		}
 	}
 
-	// Whoever may not read leaves no record of a read, and other namespaces have none.
+	// A caller who may not read leaves no record of a read, and other namespaces have none.
 	before := w.dump()
 	w.bind("user:aud", "auditor")
 	aud := w.token("user:aud")

@@ -409,7 +409,7 @@ func TestAccess_NobodyGivesMoreThanTheyHold(t *testing.T) {
 	wantStatus(t, "more verbs", w.as(tim, "PUT", "/v1/bindings/ops.z", `{"role":"admin","subjects":["user:otto"],"namespaces":["ops"],"until":"`+until+`"}`), 200, "") // in a namespace, admin is namespace-admin
 }
 
-// Whoever may write roles gives nobody more by a change of a role than they hold themselves.
+// A caller who changes a role cannot give others more rights than the caller holds.
 func TestAccess_ARoleIsNotWidenedWhereItIsBound(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	for _, r := range []task.Role{

@@ -488,7 +488,7 @@ func TestAsk_EqualQuestionsShareAnAnswer(t *testing.T) {
 		t.Errorf("who may read another namespace: %s", r.body)
 	}
 
-	// Whoever has written something sees it.
+	// A caller who has written something sees it.
 	if l, res := w.tasksPage("q=selector:team"); *l.Count != 10 {
 		t.Errorf("before: %s", res.body)
 	}

@@ -315,7 +315,7 @@ func (s *server) admitCaller(r *http.Request, rt *httpapi.Operation, rights *htt
 		need.Namespace = r.PathValue("ns")
 	}
 
-	// Only tasks and runs have labels, and everything in a namespace can be read by whoever can read any of it.
+	// Only tasks and runs have labels, and everything in a namespace can be read by a caller who can read any of it.
 	if rt.Kind.Labelled() && rt.Verb != access.Read {
 		return rights.RequireSomewhere(need)
 	}

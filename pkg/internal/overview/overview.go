@@ -7,7 +7,7 @@
 // somebody did on purpose, such as draining a node, is listed as information and is not counted as something that needs
 // people.
 //
-// The package is pure. Its texts contain names and messages of users and programs as they are, so that whoever shows them
+// The package is pure. Its texts contain names and messages of users and programs as they are, so that code that shows them
 // must escape control characters and markup. They contain no times, so that they change only with the problem.
 package overview
 

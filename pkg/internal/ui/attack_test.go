@@ -115,7 +115,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 
 func (b *countedBody) Close() error { return nil }
 
-// Whoever has no session cannot make a node hold large forms in memory: there can be a thousand at the same time.
+// A caller who has no session cannot make a node hold large forms in memory: there can be a thousand at the same time.
 func TestServer_ReadsNoLargeFormsWithoutSession(t *testing.T) {
 	w := newWorld(t)
 	for path, secret := range map[string]string{"/ui/login": "", "/ui/login/link": "", "/ui/theme": "", "/ui/logout": "", "/ui/tasks/prod/web/pause": "carillon_x_y"} {

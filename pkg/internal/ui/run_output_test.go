@@ -269,7 +269,7 @@ func TestRunOutput_OfFloodIsBounded(t *testing.T) {
 	})
 }
 
-// Somebody without rights cannot open the output of a run, and whoever may cancels the run on its page.
+// Somebody without rights cannot open the output of a run, and a user with the right cancels the run on its page.
 func TestRun_IsShownAndCancelled(t *testing.T) {
 	w := newWorld(t)
 	w.create("prod", "web")

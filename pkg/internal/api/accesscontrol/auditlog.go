@@ -131,7 +131,7 @@ func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer
 }
 
 // canSeeAudit reports whether all objects of a record are in namespaces whose bindings the caller may read. A binding or a
-// token is in all namespaces in which it applied before or after the change: whoever sees the record could read both.
+// token is in all namespaces in which it applied before or after the change: a caller who sees the record could read both.
 func (h *auditHandlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.AuditRecord) bool {
 	for _, o := range r.Objects {
 		namespaces := o.Namespaces

@@ -312,7 +312,7 @@ func (h *bindingHandlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error)
 const (
 	// maxBindings is the maximum number of bindings in the cluster.
 	maxBindings = 2000
-	// reservedBindings is how many of them only administrators of the cluster can create. Whoever may grant rights can
+	// reservedBindings is how many of them only administrators of the cluster can create. A caller who may grant rights can
 	// create further subjects, each with its own maxCreated, and they must not keep an administrator from granting.
 	reservedBindings = 200
 	// maxCreated is the maximum number of bindings, and of roles, that were created by one subject that does not

@@ -108,7 +108,7 @@ func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpap
 	}
 
 	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		// Whoever may neither create nor update is refused before the answer depends on whether the namespace exists.
+		// A caller who may neither create nor update is refused before the answer depends on whether the namespace exists.
 		old, verb := v.Namespace(n.Name), access.Update
 		if old == nil || !h.callerMay(c, v, access.Update, access.Namespaces, "") && !h.callerMay(c, v, access.Create, access.Namespaces, "") {
 			verb = access.Create

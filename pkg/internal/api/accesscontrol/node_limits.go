@@ -66,7 +66,7 @@ func (h *nodeLimitHandlers) getNodeLimit(c *httpapi.Call) (httpapi.Answer, error
 }
 
 // setNodeLimit serves writes of a limit. They need grant on access, and not operate on nodes: with a limit, an administrator
-// decides which hosts may run the tasks of a namespace, and whoever drains nodes must not change that.
+// decides which hosts may run the tasks of a namespace, and a caller who only drains nodes must not change that.
 func (h *nodeLimitHandlers) setNodeLimit(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	var l task.NodeLimit
 	var dry *client.Change

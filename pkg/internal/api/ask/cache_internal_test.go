@@ -38,7 +38,7 @@ func TestCache_KeepsWatchedQuestions(t *testing.T) {
 }
 
 // A question that was asked once keeps its answer while somebody else asks many others: those that were refused go first,
-// and then those of whoever has the most.
+// and then those of the subject with the most.
 func TestCache_OneSubjectDoesNotReplaceTheAnswersOfOthers(t *testing.T) {
 	t.Parallel()
 

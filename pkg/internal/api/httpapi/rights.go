@@ -466,7 +466,7 @@ func (r *Rights) RecordsReads(namespace string) bool {
 // RecordRead writes the audit record of a read of an object, before anything of it is sent. Like a change, it
 // commits only while the caller may read the object; without it, the read must be refused.
 //
-// The node that forwards a request has written a record, and this node writes another one. Whoever has stolen the key of a
+// The node that forwards a request has written a record, and this node writes another one. An attacker with the key of a
 // node writes no record there, and can name any caller.
 func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObject) error {
 	o.Change = "read"

@@ -176,7 +176,7 @@ func (h *Handlers) selectTasks(c *httpapi.Call, ns string, f *runFilter, text st
 		return task.Under("selector", err)
 	}
 
-	// Labels belong to the tasks, so only whoever may read a task may select its runs by them.
+	// Labels belong to the tasks, so only a caller who may read a task may select its runs by them.
 	if ns != "" {
 		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: ns}); err != nil {
 			return err
