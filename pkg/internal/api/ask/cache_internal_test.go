@@ -198,7 +198,7 @@ func TestEntry_SharesALoadForLonger(t *testing.T) {
 		} {
 			var e entry
 			_, under, _ := e.shared(time.Time{}, nil, c.q.shareFor())
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			e.finish(under, Answer{Page: readmodel.Page{Missing: c.missing}}, nil)
 			time.Sleep(c.after - 1)
 
