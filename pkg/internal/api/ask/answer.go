@@ -152,30 +152,33 @@ func busyFailure(c *httpapi.Call, busy *readmodel.Busy) error {
 		WithHint("try again later, or list by name, without other filters")
 }
 
-// worstBusy returns the failure of the node that is busy for the longest time, or nil if none is busy.
-func worstBusy(failures map[string]error) (worst *readmodel.Busy) {
+// refusal returns why a question is refused, whatever other nodes have answered: it is too long, or a node is busy. Of
+// several busy nodes, it is the one that is busy for the longest time. It returns nil if all failures are about single nodes.
+func refusal(failures map[string]error) error {
+	var worst *readmodel.Busy
 	for _, err := range failures {
+		var refused *task.Error
+		if errors.As(err, &refused) {
+			return refused
+		}
+
 		var busy *readmodel.Busy
 		if errors.As(err, &busy) && (worst == nil || busy.RetryAfter > worst.RetryAfter) {
 			worst = busy
 		}
 	}
 
+	if worst == nil {
+		return nil
+	}
+
 	return worst
 }
 
-// judge returns why an answer cannot be given: a node is busy, or no node has answered.
+// judge returns why an answer cannot be given: the question is refused, or no node has answered.
 func (a *Asker) judge(answer *Answer, failures map[string]error) error {
-	var refused *task.Error
-	for _, err := range failures {
-		_ = errors.As(err, &refused)
-	}
-
-	if refused != nil {
-		return refused
-	}
-	if busy := worstBusy(failures); busy != nil {
-		return busy
+	if err := refusal(failures); err != nil {
+		return err
 	}
 
 	a.mu.Lock()

@@ -141,8 +141,8 @@ func inNamespaces[T any](list []T, namespaces []string, namespaceOf func(T) stri
 	return slices.DeleteFunc(slices.Clone(list), func(item T) bool { return !slices.Contains(namespaces, namespaceOf(item)) })
 }
 
-// ask asks the owners of all shards for a board, and adds what they do not know. It fails if a node is busy, or if etcd was
-// never read. Nodes that do not answer are on the board instead.
+// ask asks the owners of all shards for a board, and adds what they do not know. It fails if the question is refused (see refusal), or if
+// etcd was never read. Nodes that do not answer are on the board instead.
 func (b *Boards) ask(ctx context.Context, caller httpapi.Caller, q *Question, patience time.Duration) (Answer, error) {
 	var answer Answer
 	var answers map[string]readmodel.NodeAnswer
@@ -155,12 +155,13 @@ func (b *Boards) ask(ctx context.Context, caller httpapi.Caller, q *Question, pa
 		func() { now, etcdFault = b.readFleet(ctx) },
 	)
 
-	switch {
-	case ctx.Err() != nil:
-		return answer, ctx.Err()
-	case worstBusy(failures) != nil:
-		return answer, worstBusy(failures)
-	case now.nodes == nil:
+	if err := ctx.Err(); err != nil {
+		return answer, err
+	}
+	if err := refusal(failures); err != nil {
+		return answer, err
+	}
+	if now.nodes == nil {
 		return answer, etcdFault
 	}
 

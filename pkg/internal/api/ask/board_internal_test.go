@@ -3,6 +3,7 @@ package ask
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -10,14 +11,37 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // callBy returns a call of a caller.
 func callBy(ctx context.Context, who string) *httpapi.Call {
 	r := httptest.NewRequest(http.MethodGet, "/v1/board", nil)
 	return &httpapi.Call{Request: r.WithContext(httpapi.WithCaller(ctx, httpapi.Caller{Who: who})), Writer: httptest.NewRecorder()}
+}
+
+// boardsOf returns the Boards of a node whose etcd is empty.
+func boardsOf(t *testing.T, a *Asker) *Boards {
+	t.Helper()
+
+	keys, err := record.NewKeys("/carillon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := kvtest.Memory(t)
+
+	return &Boards{
+		Asker: a, Store: store.New(etcd, kv.Direct(etcd), keys),
+		Status:      func(context.Context) (client.ClusterStatus, error) { return client.ClusterStatus{}, nil },
+		AddProgress: func(context.Context, *task.Board, []task.Node) {},
+	}
 }
 
 // Clients that ask every second always get a new board. However many ask at the same time, the owners are asked once.
@@ -93,14 +117,36 @@ func TestAsker_ACallerThatHangsUpTakesNothingFromOthers(t *testing.T) {
 
 // A node that is too busy delays the board of those who have none, and then fails it with the time to wait. It is not
 // shown as one that does not answer.
-func TestWorstBusy_IsTheLongestWait(t *testing.T) {
+func TestRefusal_IsTheLongestWait(t *testing.T) {
 	t.Parallel()
 	failures := map[string]error{"a": errors.New("gone"), "b": &readmodel.Busy{Node: "b", RetryAfter: 1}, "c": &readmodel.Busy{Node: "c", RetryAfter: 2}}
 
-	if err := worstBusy(failures); err == nil || err.Node != "c" {
+	var busy *readmodel.Busy
+	if err := refusal(failures); !errors.As(err, &busy) || busy.Node != "c" {
 		t.Errorf("got %v", err)
 	}
-	if err := worstBusy(map[string]error{"a": errors.New("gone")}); err != nil {
+	if err := refusal(map[string]error{"a": errors.New("gone")}); err != nil {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A caller who reads very many namespaces makes the question too long. Lists and the board refuse it. The nodes are not to
+// blame, so the board must not show them as silent.
+func TestAsker_RefusesAQuestionThatIsTooLong(t *testing.T) {
+	t.Parallel()
+
+	a := ownAsker(func(context.Context) (readmodel.NodeAnswer, error) { return readmodel.NodeAnswer{Node: "n1"}, nil })
+	boards := boardsOf(t, a)
+	q := Question{Board: &readmodel.BoardRange{Span: time.Minute, Limit: 10}}
+	for i := range 10_000 {
+		q.Within = append(q.Within, fmt.Sprint("team-", i))
+	}
+
+	for name, ask := range map[string]func(context.Context, httpapi.Caller, *Question, time.Duration) (Answer, error){"a list": a.askAll, "the board": boards.ask} {
+		_, err := ask(t.Context(), httpapi.Caller{Who: "user:ann"}, &q, 0)
+		var refused *task.Error
+		if !errors.As(err, &refused) || refused.Code != task.CodeTooLong {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -93,7 +93,7 @@ func (q *Question[T]) askNode(ctx context.Context, p *Client, n task.Node) (answ
 	// This node refuses what others would refuse, so that a question does not depend on how many nodes there are.
 	values := q.Values(n)
 	if len(q.Path)+len("?")+len(encodeQuery(values)) > MaxURI {
-		return answer, task.Invalid(task.CodeTooLong, "", "the question, with the namespaces that you may read, is longer than %d bytes; ask for fewer names", MaxURI)
+		return answer, task.Invalid(task.CodeTooLong, "", "the question, with the namespaces that you may read, is longer than %d bytes; ask for one namespace", MaxURI)
 	}
 	if n.Name == p.Node {
 		return q.Own(ctx)
