@@ -226,7 +226,7 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 	w.present("node-e", b) // another node answers there
 	w.present("node-f", old.URL)
 	w.put(w.store.Keys().Node("runner"), task.Node{Name: "runner", Address: "http://127.0.0.1:1", Roles: []string{task.RoleExecutor}})
-	want := []string{"node node-c: no answer from", "node node-d at 127.0.0.1:1", `the statement is for another node: it is for "node-e"`, "node node-f at"}
+	want := []string{"node-c: no answer from", "node-d: 127.0.0.1:1: ", `the statement is for another node: it is for "node-e"`, "node-f: 127.0.0.1:"}
 	told := func(board task.Board) string {
 		var silent []string
 		for _, s := range board.Silent {

@@ -287,5 +287,5 @@ type Busy struct {
 }
 
 func (b *Busy) Error() string {
-	return fmt.Sprintf("node %s is busy with other queries; retry in %s", b.Node, b.RetryAfter.Round(time.Millisecond))
+	return fmt.Sprintf("busy with other queries; retry in %s", b.RetryAfter.Round(time.Millisecond))
 }

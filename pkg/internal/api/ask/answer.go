@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -195,7 +196,7 @@ func (a *Asker) judge(answer *Answer, failures map[string]error) error {
 
 	why := "no shard has an owner"
 	if names := slices.Sorted(maps.Keys(failures)); len(names) > 0 {
-		why = failures[names[0]].Error()
+		why = peers.NodeError(names[0], failures[names[0]]).Error()
 	}
 
 	return &away{since: a.since, why: why}

@@ -2,10 +2,13 @@ package ask
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,8 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
@@ -148,5 +153,45 @@ func TestAsker_RefusesAQuestionThatIsTooLong(t *testing.T) {
 		if !errors.As(err, &refused) || refused.Code != task.CodeTooLong {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// What a board says of a silent node names the node once, as do the last words about a cluster without any answer.
+func TestBoards_NameASilentNodeOnce(t *testing.T) {
+	t.Parallel()
+
+	a := ownAsker(func(context.Context) (readmodel.NodeAnswer, error) { return readmodel.NodeAnswer{Node: "n1"}, nil })
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("connection refused") }
+	a.Peers = peers.New(peers.Config{Node: "n1", Key: key, Now: time.Now, Dial: dial})
+	a.Nodes = func(context.Context) ([]task.Node, error) {
+		return []task.Node{{Name: "n2", Address: "http://10.0.0.2:7070", Roles: []string{task.RoleScheduler}}}, nil
+	}
+
+	q := Question{Board: &readmodel.BoardRange{Span: time.Minute, Limit: 10}}
+	answer, err := boardsOf(t, a).ask(t.Context(), httpapi.Caller{Who: "user:ann"}, &q, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const want = "node n2: 10.0.0.2:7070: connection refused: its data is missing"
+	var got []string
+	for _, g := range overview.Problems(answer.board) {
+		for _, p := range g.Problems {
+			if g.Kind == overview.Silent {
+				got = append(got, p.Text())
+			}
+		}
+	}
+	if !slices.Equal(got, []string{want}) {
+		t.Errorf("the board says %q", got)
+	}
+
+	var gone *away
+	if _, err := a.askAll(t.Context(), httpapi.Caller{Who: "user:ann"}, &q, 0); !errors.As(err, &gone) || gone.why != "node n2: 10.0.0.2:7070: connection refused" {
+		t.Errorf("the list says %v", err)
 	}
 }

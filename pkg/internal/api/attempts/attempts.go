@@ -176,7 +176,7 @@ func (k runKey) String() string { return k.namespace + "/" + k.task + "/" + k.ru
 
 // askNodes requests the reports of the attempts on nodes, and returns them by node and run. nodes are the nodes that are
 // present; if nil, askNodes reads them. If run is not "", only that run is requested. Each of the names is in one of the
-// results.
+// results. The failures can be shown alone: they name their node.
 func (h *Handlers) askNodes(ctx context.Context, nodes []task.Node, names []string, run string, timeout time.Duration) (reports map[string]map[runKey]task.AttemptStatus, failures map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -214,6 +214,9 @@ func (h *Handlers) askNodes(ctx context.Context, nodes []task.Node, names []stri
 		},
 		NodeOf: func(a client.AttemptStatuses) string { return a.Node },
 	})
+	for name, err := range failures {
+		failures[name] = peers.NodeError(name, err)
+	}
 	maps.Copy(failures, absent)
 
 	reports = map[string]map[runKey]task.AttemptStatus{}

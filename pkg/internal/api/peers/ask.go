@@ -53,8 +53,10 @@ type Question[T any] struct {
 //   - a *readmodel.Busy (wrapped) if the node is busy, with the time after which it can be asked again,
 //   - a *task.Error if the request is longer than MaxURI, also for this node,
 //   - what Own returned, for this node,
-//   - or an error that names the node and says why its answer does not count: it does not answer in time, refuses,
-//     redirects, or sends an answer that is too long or not readable, or another node answers at its address.
+//   - or an error that says why the node's answer does not count: it does not answer in time, refuses, redirects, or
+//     sends an answer that is too long or not readable, or another node answers at its address.
+//
+// Failures do not name their node: callers that show one alone add its name (see NodeError).
 //
 // If Own panics, AskAll panics in the goroutine of its caller, after all other nodes have answered.
 func AskAll[T any](ctx context.Context, p *Client, nodes []task.Node, q Question[T]) (answers map[string]T, failures map[string]error) {
@@ -88,6 +90,9 @@ func AskAll[T any](ctx context.Context, p *Client, nodes []task.Node, q Question
 	return answers, failures
 }
 
+// NodeError returns a failure of AskAll in the form in which it is shown alone, with the name of its node.
+func NodeError(node string, err error) error { return fmt.Errorf("node %s: %w", node, err) }
+
 // askNode asks one node.
 func (q *Question[T]) askNode(ctx context.Context, p *Client, n task.Node) (answer T, err error) {
 	// This node refuses what others would refuse, so that a question does not depend on how many nodes there are.
@@ -111,10 +116,10 @@ func (q *Question[T]) askNode(ctx context.Context, p *Client, n task.Node) (answ
 	}
 
 	if errors.Is(err, context.DeadlineExceeded) {
-		return answer, fmt.Errorf("node %s: no answer from %s within %s", n.Name, req.URL.Host, q.Timeout)
+		return answer, fmt.Errorf("no answer from %s within %s", req.URL.Host, q.Timeout)
 	}
 	if err != nil {
-		return answer, fmt.Errorf("node %s at %s: %w", n.Name, req.URL.Host, err)
+		return answer, fmt.Errorf("%s: %w", req.URL.Host, err)
 	}
 
 	return answer, nil

@@ -144,17 +144,17 @@ func TestAskAll_EachNodeHasAnAnswerOrAFailure(t *testing.T) {
 		}
 
 		want := map[string]string{
-			"refusing":   "node refusing at refusing:7070: it rejects this node: the statement is old",
-			"rejecting":  "node rejecting at rejecting:7070: it answered 401 Unauthorized",
-			"redirect":   "node redirect at redirect:7070: it answers with a redirect (307 Temporary Redirect)",
-			"broken":     "node broken at broken:7070: it answered 500 Internal Server Error",
-			"unreadable": "node unreadable at unreadable:7070: it sent an unreadable answer: unexpected EOF",
-			"large":      "node large at large:7070: its answer is longer than 16777216 bytes",
-			"other":      `node other at other:7070: another node, "good", answers`,
-			"silent":     "node silent: no answer from silent:7070 within 1s",
-			"stalled":    "node stalled: no answer from stalled:7070 within 1s",
-			"absent":     "node absent at absent:7070: connection refused",
-			"lost":       `node lost has published an invalid address: "ftp://lost"`,
+			"refusing":   "refusing:7070: it rejects this node: the statement is old",
+			"rejecting":  "rejecting:7070: it answered 401 Unauthorized",
+			"redirect":   "redirect:7070: it answers with a redirect (307 Temporary Redirect)",
+			"broken":     "broken:7070: it answered 500 Internal Server Error",
+			"unreadable": "unreadable:7070: it sent an unreadable answer: unexpected EOF",
+			"large":      "large:7070: its answer is longer than 16777216 bytes",
+			"other":      `other:7070: another node, "good", answers`,
+			"silent":     "no answer from silent:7070 within 1s",
+			"stalled":    "no answer from stalled:7070 within 1s",
+			"absent":     "absent:7070: connection refused",
+			"lost":       `it has published an invalid address: "ftp://lost"`,
 		}
 		for name, text := range want {
 			if err := failures[name]; err == nil || err.Error() != text {

@@ -79,10 +79,10 @@ func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (
 func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	u, err := url.Parse(n.Address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("node %s has published an invalid address: %s", n.Name, task.Quote(n.Address))
+		return nil, fmt.Errorf("it has published an invalid address: %s", task.Quote(n.Address))
 	}
 	if p.TLS && u.Scheme != "https" {
-		return nil, fmt.Errorf("node %s is at %s, without TLS, but node %s sends requests to other nodes only over TLS", n.Name, task.Quote(n.Address), p.Node)
+		return nil, fmt.Errorf("it is at %s, without TLS, but node %s sends requests to other nodes only over TLS", task.Quote(n.Address), p.Node)
 	}
 
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
