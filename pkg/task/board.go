@@ -77,11 +77,11 @@ type BoardShard struct {
 }
 
 // BoardFailing is a failing task: it has a dead run after which no run has succeeded. The other fields describe the newest of
-// these runs.
+// these runs. They are empty for callers who may not read runs.
 type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
-	Run       string `json:"run" doc:"The run that failed last; empty if it is not known."`
+	Run       string `json:"run" doc:"The run that failed last; empty if it is not known. This and the other fields about it are empty if you may not read runs."`
 	State     State  `json:"state"`
 	Reason    string `json:"reason,omitempty"`
 	ExitCode  *int   `json:"exit_code,omitempty"`

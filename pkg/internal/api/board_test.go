@@ -352,7 +352,7 @@ func TestBoard_CountsWhatTheCallerMayRead(t *testing.T) {
 	}
 }
 
-// Who may read tasks but not runs sees no runs, and how many there are.
+// A caller who may read tasks but not runs sees no runs, but how many there are, and which tasks are failing.
 func TestBoard_ShowsRunsToWhoMayReadThem(t *testing.T) {
 	w := newWorld(t)
 	var asked atomic.Int32
@@ -367,10 +367,13 @@ func TestBoard_ShowsRunsToWhoMayReadThem(t *testing.T) {
 	w.secret = w.token("user:pia")
 
 	b := w.boardWhen(w.client(w.url), client.BoardOptions{Limit: 3}, nobodySilent)
-	if len(b.Failing)+len(b.Active)+len(b.Away)+len(b.Waits) != 0 || b.FailingCount != 1 || b.ActiveCount != 1 || b.WaitingCount != 2 || len(b.Next) != 3 {
+	if want := []task.BoardFailing{{Namespace: "default", Task: "node-a"}}; !slices.Equal(b.Failing, want) {
+		t.Errorf("failing are %+v", b.Failing)
+	}
+	if len(b.Active)+len(b.Away)+len(b.Waits) != 0 || b.FailingCount != 1 || b.ActiveCount != 1 || b.WaitingCount != 2 || len(b.Next) != 3 {
 		t.Errorf("%+v, %+v", b.BoardLists, b.BoardCounts)
 	}
-	if len(all.Failing) != 1 || len(all.Active) != 1 || len(all.Waits) != 1 {
+	if len(all.Failing) != 1 || all.Failing[0].State != task.Failed || len(all.Active) != 1 || len(all.Waits) != 1 {
 		t.Errorf("who may read runs gets %+v", all.BoardLists)
 	}
 }

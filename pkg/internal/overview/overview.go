@@ -115,7 +115,7 @@ type Group struct {
 // Label returns the kind in words: "node gone".
 func (g Group) Label() string { return strings.ReplaceAll(string(g.Kind), "_", " ") }
 
-// Rest returns how many problems are not listed.
+// Rest returns how many problems are not listed. If the reader of the board may not read runs, these may be all of them.
 func (g Group) Rest() int { return max(g.Total-len(g.Problems), 0) }
 
 // Problem is something that a person may have to act on.

@@ -111,6 +111,9 @@ func TestProblems_OfEachKind(t *testing.T) {
 			}
 		}, []string{"warning target_down | prod/orders: connection refused, 7 attempts | run r1 | 1m50s | again in 12s",
 			"warning target_down | prod/mail: not sent, 1 attempt | run r3 | 1s", "warning target_down | 1 more"}},
+		{"problems for a reader who may not read runs", func(b *task.Board) {
+			b.FailingCount, b.Failing, b.AwayCount = 1, []task.BoardFailing{{Namespace: "prod", Task: "web"}}, 2
+		}, []string{"critical node_gone | 2 more", "warning failing | prod/web: a run failed, timed out or was lost"}},
 		{"ticks that are nearly late", func(b *task.Board) { b.Recent = task.Recent{Fired: 1000, P99MS: 999, MaxMS: 60_000} }, nil},
 		{"late ticks", func(b *task.Board) { b.Recent = task.Recent{Fired: 1000, P99MS: 1000, MaxMS: 65_000} },
 			[]string{"warning late | in the last minute, 1 of 100 ticks was late by 1s or more, at most 1m 5s"}},

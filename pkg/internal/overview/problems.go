@@ -214,6 +214,9 @@ func failingTasks(b *task.Board) []Problem {
 // Cause returns how the run of a failing task ended, in a few words: "exit 1". Tasks that failed in the same way on
 // different nodes have the same cause.
 func Cause(f task.BoardFailing) string {
+	if f.State == "" {
+		return "a run failed, timed out or was lost" // the reader may not read runs
+	}
 	if f.Reason == task.ReasonSignal {
 		return "killed by a signal" // the board does not name it
 	}

@@ -62,7 +62,11 @@ func (m *Model) problemRows() (rows []row) {
 		}
 
 		if n := g.Rest(); n > 0 {
-			rest := m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), g.Label()))
+			rest := fmt.Sprintf("… and %s more %s", formatNumber(n), g.Label())
+			if len(g.Problems) == 0 {
+				rest = fmt.Sprintf("… %s %s, not listed", formatNumber(n), g.Label())
+			}
+			rest = m.toPrintable(rest)
 			rows = append(rows, row{key: "rest " + string(g.Kind), style: Dim, cells: []string{"", "", rest, "", ""}, hint: g.Hint})
 		}
 	}

@@ -71,6 +71,22 @@ func TestNow_GroupsFailuresByCause(t *testing.T) {
 	}
 }
 
+// A viewer who may read tasks but not runs sees which tasks are failing, and how many runs need a human.
+func TestNow_WithoutTheRightToReadRuns(t *testing.T) {
+	w := newWorld(t)
+	board := task.Board{ShardCount: 8, ShardsOwned: 8}
+	board.Failing, board.FailingCount, board.AwayCount = []task.BoardFailing{{Namespace: "prod", Task: "web"}, {Namespace: "prod", Task: "mail"}}, 2, 1
+	w.answerBoard(&board)
+
+	page := w.as("user:ann").page("/ui")
+	want(t, page, "a run failed, timed out or was lost", "2 tasks", "/ui/tasks/prod/web", "/ui/tasks/prod/mail", "Node gone", "1 not listed")
+	for _, text := range []string{"newest", "/ui/now/retry", "Retry these", "and 1 more"} {
+		if strings.Contains(page, text) {
+			t.Errorf("the page contains %q:\n%s", text, page)
+		}
+	}
+}
+
 // The navigation counts what needs a human as the page does, and says so if tasks of some shards are not counted.
 func TestNow_CountsAsNavigation(t *testing.T) {
 	w := newWorld(t)
@@ -191,12 +207,14 @@ func problemsOfTop(t *testing.T, b task.Board) map[string]int {
 
 		switch {
 		case fields[0] == "PROBLEM", strings.Contains(line, "no problems"):
-		case strings.HasPrefix(fields[0], "… and "):
-			var n int
-			_, err := fmt.Sscanf(fields[0], "… and %d more", &n)
+		case strings.HasPrefix(fields[0], "… "):
+			rest := regexp.MustCompile(`^… (?:and (\d+) more ([a-z ]+)|(\d+) ([a-z ]+), not listed)$`).FindStringSubmatch(fields[0])
+			if rest == nil {
+				t.Fatalf("unknown line %q", line)
+			}
+			n, err := strconv.Atoi(rest[1] + rest[3])
 			must(t, err)
-			_, kind, _ := strings.Cut(fields[0], " more ")
-			all["total "+kind] += n
+			all["total "+rest[2]+rest[4]] += n
 		default:
 			kind, subject := fields[1], fields[2]
 			if subject == "cluster" && kind != "frozen" {

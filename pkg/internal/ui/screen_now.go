@@ -107,13 +107,13 @@ type failureGroup struct {
 	Tasks  []failingTask
 	Shown  []failingTask
 	More   int
-	Retry  bool // the viewer may retry at least one of them
+	Retry  bool // at least one of them can be retried
 }
 
 // failingTask is a task in a group of failures.
 type failingTask struct {
 	task.BoardFailing
-	Retry bool
+	Retry bool // its run is known, and the viewer may retry it
 }
 
 type nowPause struct {
@@ -200,7 +200,7 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 		if !known {
 			i = len(groups)
 			byCause[cause] = i
-			g := failureGroup{State: f.State, Words: words, Newest: f.EndedAt, Node: f.Node}
+			g := failureGroup{State: cmp.Or(f.State, task.Failed), Words: words, Newest: f.EndedAt, Node: f.Node}
 			if reason, ok := task.ReasonOf(f.Reason); ok {
 				g.Means = reason.Means
 			}
@@ -214,8 +214,9 @@ func failureGroups(r *Request, failing []task.BoardFailing) ([]failureGroup, err
 		if f.EndedAt.After(g.Newest.Time) {
 			g.Newest = f.EndedAt
 		}
-		g.Retry = g.Retry || may[f.Namespace]
-		g.Tasks = append(g.Tasks, failingTask{f, may[f.Namespace]})
+		retry := may[f.Namespace] && f.Run != ""
+		g.Retry = g.Retry || retry
+		g.Tasks = append(g.Tasks, failingTask{f, retry})
 	}
 
 	for i := range groups {

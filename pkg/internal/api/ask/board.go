@@ -111,15 +111,21 @@ func (b *Boards) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error)
 }
 
 // shownTo returns a board without what its caller may not read of runs, of nodes and of the cluster. within are the namespaces
-// whose tasks the caller may read. The counts stay, and so do the nodes that do not answer: the board must not look complete.
-// Other callers get the same board, so its lists stay as they are.
+// whose tasks the caller may read. The names of failing tasks stay, because a list of tasks has them as well. The counts stay,
+// and so do the nodes that do not answer: the board must not look complete. Other callers get the same board, so its lists
+// stay as they are.
 func shownTo(rights *httpapi.Rights, within []string, b task.Board) task.Board {
 	if !rights.Allows(access.Need{Verb: access.Read, Kind: access.Nodes}) {
 		b.Nodes = []task.BoardNode{}
 	}
 
 	if runs := rights.Readable(access.Runs); runs != nil {
-		b.Failing = inNamespaces(b.Failing, runs, func(f task.BoardFailing) string { return f.Namespace })
+		b.Failing = slices.Clone(b.Failing)
+		for i, f := range b.Failing {
+			if !slices.Contains(runs, f.Namespace) {
+				b.Failing[i] = task.BoardFailing{Namespace: f.Namespace, Task: f.Task}
+			}
+		}
 		b.Away = inNamespaces(b.Away, runs, func(r task.BoardRun) string { return r.Namespace })
 		b.Active = inNamespaces(b.Active, runs, func(r task.BoardRun) string { return r.Namespace })
 		b.Waits = inNamespaces(b.Waits, runs, func(w task.BoardWait) string { return w.Namespace })
