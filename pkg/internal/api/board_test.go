@@ -276,7 +276,7 @@ func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
 	w := newWorld(t)
 
-	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=true": "part", "within=default": "within", "x=1": "x"} {
+	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "span=1ns": "span", "span=999us": "span", "limit=0": "limit", "limit=501": "limit", "part=true": "part", "within=default": "within", "x=1": "x"} {
 		if r := w.do(request{method: "GET", path: "/v1/board?" + query}); r.status != http.StatusUnprocessableEntity && r.status != http.StatusBadRequest || r.Field != field {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}

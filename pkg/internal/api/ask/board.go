@@ -63,7 +63,7 @@ type fleet struct {
 
 // boardQuery are the parameters of a request for the board.
 type boardQuery struct {
-	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
+	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration between 1ms and 24h."`
 	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"The maximum number of items in each list."`
 }
 
@@ -71,7 +71,8 @@ type boardQuery struct {
 type boardSpan time.Duration
 
 const (
-	// maxBoardSpan is the maximum span, and maxBoardLimit the maximum number of items in a list.
+	// minBoardSpan and maxBoardSpan limit the span, and maxBoardLimit is the maximum number of items in a list.
+	minBoardSpan  = time.Millisecond
 	maxBoardSpan  = 24 * time.Hour
 	maxBoardLimit = 500
 )
@@ -82,7 +83,7 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 	if err != nil {
 		return task.Invalid(task.CodeBadValue, "", "%s is not a duration such as 10m", task.Quote(string(text)))
 	}
-	if span <= 0 || span > maxBoardSpan {
+	if span < minBoardSpan || span > maxBoardSpan {
 		return task.Invalid(task.CodeOutOfRange, "", "%s is not between 1ms and 24h", text)
 	}
 

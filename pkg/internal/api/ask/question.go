@@ -139,7 +139,7 @@ func (q *Question) check() error {
 	}
 
 	if b := q.Board; b != nil {
-		limits = append(limits, limit{"board.span", int64(b.Span), 1, int64(maxBoardSpan)}, limit{"board.limit", int64(b.Limit), 1, maxBoardLimit})
+		limits = append(limits, limit{"board.span", int64(b.Span), int64(minBoardSpan), int64(maxBoardSpan)}, limit{"board.limit", int64(b.Limit), 1, maxBoardLimit})
 	}
 
 	for shard, revision := range q.MinRevisions {
