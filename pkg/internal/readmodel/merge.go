@@ -237,7 +237,8 @@ func Merge(q *Query, shards int, answers []NodeAnswer) Page {
 		}
 
 		for _, s := range a.Shards {
-			if s.Shard < 0 || s.Shard >= shards {
+			// Another node may send anything: a shard counts once.
+			if s.Shard < 0 || s.Shard >= shards || answered[s.Shard] {
 				continue
 			}
 

@@ -144,6 +144,18 @@ func (f *fleet) check(t *rapid.T, q *Query, answers []NodeAnswer, page Page) {
 	}
 }
 
+// A malformed answer of another node that lists a shard twice does not change the counts.
+func TestMerge_CountsAShardOnce(t *testing.T) {
+	t.Parallel()
+
+	shard := ShardAnswer{Shard: 1, Owner: 7, Rows: 3, Unread: 1, Counts: Counts{Tasks: 3}}
+	page := Merge(&Query{}, 2, []NodeAnswer{{Node: "a", Shards: []ShardAnswer{shard, shard, {Shard: 0, Owner: 5, Rows: 2, Counts: Counts{Tasks: 2}}}}})
+
+	if page.Counts.Tasks != 5 || page.Rows != 5 || page.Unread != 1 || len(page.Missing) != 0 {
+		t.Errorf("%+v", page)
+	}
+}
+
 func TestPage_SaysHowMuchIsCollected(t *testing.T) {
 	t.Parallel()
 
