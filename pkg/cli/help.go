@@ -218,8 +218,9 @@ of them:
                            cancelled or lost
   state:running            the state of the task now: running, waiting, idle (neither),
                            paused, unreadable, overdue (by more than 2s) or failing:
-                           a run failed, timed out or was lost, and no later one has
-                           succeeded; not if it was dismissed or started again
+                           a run failed, timed out or was lost, with its attempts
+                           used up, and no later one has succeeded; not if it was
+                           dismissed or started again
   label:gpu                the label exists
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
