@@ -3,7 +3,7 @@
 // on the words.
 //
 // A problem is identified by its kind and its subject, except for warnings of the cluster, which all have the cluster as
-// their subject. Both are stable: they do not change while the problem lasts, whatever other problems come and go. What
+// their subject. Both are stable: they do not change while the problem lasts, even if other problems come and go. What
 // somebody did on purpose, such as draining a node, is listed as information and is not counted as something that needs
 // people.
 //
@@ -35,7 +35,7 @@ type Kind string
 
 // The kinds. The section Problems of docs/operations.md explains each of them.
 const (
-	ClusterWarning Kind = "warning" // a warning of the cluster that no other problem tells
+	ClusterWarning Kind = "warning" // a warning of the cluster that no other problem covers
 	NoOwner        Kind = "no_owner"
 	Stuck          Kind = "stuck"
 	Overdue        Kind = "overdue"

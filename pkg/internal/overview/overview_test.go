@@ -143,8 +143,8 @@ func TestProblems_OfEachKind(t *testing.T) {
 	}
 }
 
-// A warning is a problem of its own only if nothing else on the board tells the same to this reader.
-func TestProblems_TellNothingTwice(t *testing.T) {
+// A warning is a problem of its own only if nothing else on the board says the same to this reader.
+func TestProblems_SayNothingTwice(t *testing.T) {
 	t.Parallel()
 
 	all := []task.Warning{
@@ -177,7 +177,7 @@ func TestProblems_TellNothingTwice(t *testing.T) {
 
 	b.WarningDetails = nil
 	if got := strings.Join(lines(overview.Problems(&b)), "\n"); !strings.Contains(got, "ineligible | node a") {
-		t.Errorf("without the warning, nothing tells that etcd was restored:\n%s", got)
+		t.Errorf("without the warning, nothing says that etcd was restored:\n%s", got)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestProblems_KeepHostileTexts(t *testing.T) {
 	}
 }
 
-// The status alone tells most problems of the cluster. With the board, all are told, and none of single tasks.
+// The status alone has most problems of the cluster. With the board, all of them are listed, and none of single tasks.
 func TestOfStatus(t *testing.T) {
 	t.Parallel()
 

@@ -37,17 +37,17 @@ func ofEach[T any](items []T, problemOf func(item T) Problem) []Problem {
 	return list
 }
 
-// warnings returns the warnings of the cluster, except for those that another problem tells. The board has nodes only for
+// warnings returns the warnings of the cluster, except for those that another problem covers. The board has nodes only for
 // readers who may read them, and the number of unreadable tasks only for readers of all namespaces. For others, the warning
 // is all there is.
 func warnings(b *task.Board, critical bool) []Problem {
-	told := map[string]bool{
+	covered := map[string]bool{
 		task.WarnShardsUnowned: true, task.WarnFrozen: true, task.WarnUnreadable: b.Unreadable > 0,
 		task.WarnNodeIneligible: len(b.Nodes) > 0, task.WarnNodeBlocked: len(b.Nodes) > 0,
 	}
 
 	return ofEach(b.WarningDetails, func(w task.Warning) Problem {
-		if told[w.Code] || slices.Contains(criticalCodes, w.Code) != critical {
+		if covered[w.Code] || slices.Contains(criticalCodes, w.Code) != critical {
 			return Problem{}
 		}
 		return Problem{Words: w.Text}

@@ -136,7 +136,7 @@ type Failure struct {
 	Ended    int64 // Unix ms
 }
 
-// NewRuns returns Runs with room for about so many attempts.
+// NewRuns returns Runs with space for about this number of attempts.
 func NewRuns(attempts int) *Runs {
 	r := &Runs{}
 	if r.active = r.first[:0]; attempts > len(r.first) {

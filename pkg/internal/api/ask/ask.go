@@ -70,9 +70,8 @@ func (a *Asker) NoteWrite(caller httpapi.Caller, revisions map[int]int64) {
 }
 
 // Ask returns the answer to a question. Callers that may read the same share answers of the last second, and loads of the
-// last ten seconds. If the owners
-// cannot be asked, Ask returns the last answer, which may be ten minutes old, and without one a failure with status 429
-// or 503.
+// last ten seconds. If the owners cannot be asked, Ask returns the last answer, which may be ten minutes old, and without
+// one a failure with status 429 or 503.
 func (a *Asker) Ask(c *httpapi.Call, q Question) (Answer, error) { return a.share(c, q, a.askAll) }
 
 // share is Ask with another way to get a new answer, which may wait for busy nodes for as long as patience.

@@ -45,7 +45,8 @@ type Boards struct {
 	Version string // the version of Carillon
 	// Status returns the status of the cluster.
 	Status func(ctx context.Context) (client.ClusterStatus, error)
-	// AddProgress adds what active runs report themselves. nodes are those that are present.
+	// AddProgress adds what active runs report themselves, as far as the caller in ctx may read it. nodes are those that are
+	// present.
 	AddProgress func(ctx context.Context, b *task.Board, nodes []task.Node)
 
 	// mu is held while etcd is read, so that boards that are made at the same time share the result.
@@ -103,6 +104,9 @@ func (b *Boards) Routes() []*httpapi.Operation {
 // getBoard serves the board.
 func (b *Boards) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error) {
 	within := c.Rights().Readable(access.Tasks)
+
+	// Callers who may read the same tasks share a board, which has the progress of runs as its first caller may read it. Some of
+	// them may not read runs: shownTo hides the active runs from those.
 	answer, err := b.Asker.share(c, Question{Within: within, Board: &readmodel.BoardRange{Span: time.Duration(q.Span), Limit: q.Limit}}, b.ask)
 	if err != nil {
 		return httpapi.Answer{}, err

@@ -24,7 +24,7 @@ func ownAsker(own func(ctx context.Context) (readmodel.NodeAnswer, error)) *Aske
 }
 
 // If a node cannot scan in time, because other scans or processes take its processors, it is busy: the caller tries again,
-// and gets an older answer meanwhile. Nobody is told that no node answers.
+// and gets an older answer meanwhile. The node does not count as one that does not answer.
 func TestAsker_NodeThatDoesNotScanInTimeIsBusy(t *testing.T) {
 	t.Parallel()
 
