@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
@@ -35,8 +36,10 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 		Use:   "status",
 		Short: "Show the health of the cluster",
 		Long: "Show the health of the cluster and its etcd, and the problems of the cluster that \"carillon top\" shows. If etcd is\n" +
-			"running out of space, the output includes commands that free some.",
-		Example: "  carillon cluster status\n  carillon cluster status -o json | jq .etcd\n  carillon cluster status --exit-code || page-someone",
+			"running out of space, the output includes commands that free some.\n\n" +
+			"With -o json, problems lists the problems, the most severe first. Each has a severity (critical, warning or info),\n" +
+			"a kind, words, and perhaps a hint, a time since and a subject: a namespace, a node or a shard.",
+		Example: "  carillon cluster status\n  carillon cluster status -o json | jq '.problems[] | select(.severity == \"critical\")'\n  carillon cluster status --exit-code || page-someone",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.Connect()
@@ -44,21 +47,27 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 
-			s, err := c.Cluster.Status(cmd.Context())
+			// Each of them may wait for a node that hangs, so both are read at the same time.
+			var s client.ClusterStatus
+			var b task.Board
+			var boardErr error
+			callgroup.Run(
+				func() { s, err = c.Cluster.Status(cmd.Context()) },
+				func() { b, boardErr = c.Board.Get(cmd.Context(), client.BoardOptions{Span: time.Second, Limit: 100}) },
+			)
 			if err != nil {
 				return err
 			}
 
-			// Without the board, the status still tells most problems.
-			var board *task.Board
-			if b, err := c.Board.Get(cmd.Context(), client.BoardOptions{Span: time.Second, Limit: 100}); err != nil {
-				f.Note("problems that only the nodes know are missing: %s", output.OneLine(err.Error()))
-			} else {
-				board = &b
+			// Without the board, the status still has most problems.
+			board := &b
+			if boardErr != nil {
+				board = nil
+				f.Note("problems that only the nodes know are missing: %s", output.OneLine(boardErr.Error()))
 			}
 
 			problems := overview.OfStatus(s, board)
-			if err := output.EmitOne(&f.Printer, s, s.ID, func(d *output.Details) { describeCluster(f, d, s, problems) }); err != nil {
+			if err := output.EmitOne(&f.Printer, statusWithProblems{s, listedProblems(problems)}, s.ID, func(d *output.Details) { describeCluster(f, d, s, problems) }); err != nil {
 				return err
 			}
 			if exitCode && overview.Attention(problems) > 0 {
@@ -72,6 +81,36 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 8 if a problem needs attention")
 
 	return cmd
+}
+
+// statusWithProblems is the output for programs: the fields of the status, and the problems.
+type statusWithProblems struct {
+	client.ClusterStatus
+	Problems []listedProblem `json:"problems"`
+}
+
+// listedProblem is a problem of the cluster. Without a namespace, a node and a shard, its subject is the cluster.
+type listedProblem struct {
+	Severity  overview.Severity `json:"severity"`
+	Kind      overview.Kind     `json:"kind"`
+	Namespace string            `json:"namespace,omitempty"`
+	Node      string            `json:"node,omitempty"`
+	Shard     string            `json:"shard,omitempty"` // its number
+	Words     string            `json:"words"`           // what is wrong with the subject
+	Hint      string            `json:"hint,omitempty"`  // what to do; absent if the words say it
+	Since     task.Time         `json:"since,omitzero"`
+}
+
+// listedProblems returns the problems, the most severe first. The board lists all problems of the cluster.
+func listedProblems(groups []overview.Group) []listedProblem {
+	list := []listedProblem{}
+	for _, g := range groups {
+		for _, p := range g.Problems {
+			list = append(list, listedProblem{g.Severity, g.Kind, p.Subject.Namespace, p.Subject.Node, p.Subject.Shard, p.Words, g.Hint, p.Since})
+		}
+	}
+
+	return list
 }
 
 // describeCluster prints the status.

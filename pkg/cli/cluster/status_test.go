@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
@@ -127,6 +129,57 @@ func TestClusterStatus_ReadsTheBoardIfItCan(t *testing.T) {
 		if exit != c.exit || !strings.Contains(out, c.out) || strings.Contains(out, "Problems") != (c.out != "") || !strings.Contains(errs, c.errs) || (errs != "") != (c.errs != "") {
 			t.Errorf("%s: exit code %d\n%s\n%s", c.name, exit, out, errs)
 		}
+	}
+}
+
+// The output for programs has the problems as well. The board is not asked after the status, because a node that hangs delays
+// both.
+func TestClusterStatus_ListsTheProblemsForPrograms(t *testing.T) {
+	board := task.Board{ShardCount: 8, ShardsOwned: 8, Nodes: []task.BoardNode{{Name: "n1", State: task.NodeCordoned}}}
+	board.Stuck = []task.BoardShard{{ID: 3, Node: "n1", Since: factorytest.At("2026-11-20T22:11:48Z")}}
+	boardAsked := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/v1/board" {
+			close(boardAsked)
+			_ = json.NewEncoder(w).Encode(board)
+			return
+		}
+
+		select {
+		case <-boardAsked:
+		case <-time.After(10 * time.Second):
+			t.Error("the board was not asked for while the status was read")
+		}
+		_ = json.NewEncoder(w).Encode(client.ClusterStatus{ID: "c1", Shards: 8, ShardsOwned: 8, Freezes: []task.Freeze{{Namespace: "prod"}}})
+	}))
+	defer server.Close()
+
+	d := factorytest.New("")
+	d.ServerFlag, d.Vars["CARILLON_TOKEN"], d.Factory.Format = server.URL, "the-token", output.FormatJSON
+	cmd := statusCommand(d.Factory)
+	cmd.SetArgs([]string{})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	var got struct {
+		ID       string          `json:"id"`
+		Problems json.RawMessage `json:"problems"`
+	}
+	var problems bytes.Buffer
+	if err := json.Unmarshal([]byte(d.Out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Compact(&problems, got.Problems); err != nil {
+		t.Fatal(err)
+	}
+
+	const want = `[{"severity":"critical","kind":"stuck","shard":"3","words":"decides no ticks, on n1","hint":"Check the log and the load of the node, and etcd.","since":"2026-11-20T22:11:48.000Z"},` +
+		`{"severity":"warning","kind":"frozen","namespace":"prod","words":"frozen","hint":"End the freeze when its reason is gone: carillon cluster unfreeze, with --namespace for one namespace."},` +
+		`{"severity":"info","kind":"cordoned","node":"n1","words":"gets no new runs, and keeps its shards","hint":"When the work on the node is done: carillon node resume."}]`
+	if got.ID != "c1" || problems.String() != want {
+		t.Errorf("of %s:\n%s", got.ID, problems.String())
 	}
 }
 
