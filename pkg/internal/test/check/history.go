@@ -148,6 +148,7 @@ type runHistory struct {
 	endedRev    int64                  // the revision that recorded the end of the run; 0: before the history begins, or it did not run
 	purged      bool                   // its records were deleted together with its task
 	folded      bool                   // its record has moved to the ledger
+	trimmed     bool                   // its final record was deleted from the history
 	endedText   string                 // the final record as stored, to detect that it is overwritten
 	rangeRecord *task.Run              // the record of ticks that did not run; nil for a run
 	startBefore task.Time              // the first attempt may start until then; zero: at any time

@@ -87,10 +87,28 @@ func (j *retentionJudge) checkLastSuccess(d *delta, t *taskHistory, deleted []de
 	}
 
 	inc := t.entry.incarnation
+	isLast := func(r *runHistory) bool {
+		return r.incarnation == inc && r.state == task.Succeeded && r.endedRev != 0 && r.endedRev == inc.lastSuccess
+	}
+
+	gone := map[*runHistory]bool{}
+	for _, rec := range deleted {
+		if r := t.runs[rec.run]; r != nil && !rec.late {
+			gone[r] = true
+		}
+	}
+
 	for _, rec := range deleted {
 		r := t.runs[rec.run]
-		if r == nil || rec.late || r.incarnation != inc || r.state != task.Succeeded || r.endedRev == 0 || r.endedRev != inc.lastSuccess {
+		if r == nil || rec.late || !isLast(r) {
 			continue
+		}
+
+		// One revision may record several successes. Any of their records is enough.
+		for _, other := range t.runs {
+			if isLast(other) && !other.trimmed && !gone[other] {
+				return
+			}
 		}
 
 		for dead, created := range t.dead {

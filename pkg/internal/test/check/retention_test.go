@@ -256,6 +256,25 @@ func TestCheck_Remembered(t *testing.T) {
 		h.done(task.Succeeded)
 	}
 
+	allow := func(e *task.Entry) { e.Retry.Attempts, e.Overlap = 1, task.OverlapAllow }
+
+	// recoversTwice records two successes in one revision.
+	recoversTwice := func(h hand) {
+		var ops []op
+		for _, tick := range []float64{2, 3} {
+			h.until(tick)
+			h.sealed(h.another(tick))
+			a := h.active
+
+			r, late := a.Unpaused(), int64(0)
+			r.State, r.Token, r.Node, r.StartedAt, r.EndedAt, r.LatenessMS = task.Succeeded, a.create, a.node, task.At(time.UnixMilli(h.at(tick))), task.At(time.UnixMilli(h.at(3))), &late
+			ops = append(ops, op{h.keys.Run(a.node, h.ref, a.ID), nil}, h.ended(h.simTask, r))
+		}
+
+		h.active = nil
+		h.txn(ops...)
+	}
+
 	goes := func(h hand) { h.txn(append(h.trim(2), h.chunk(1, ledger.Chunk{Spans: spans(2, 2, 1)}))...) }
 
 	edit := func(h hand) {
@@ -287,6 +306,13 @@ func TestCheck_Remembered(t *testing.T) {
 		{"the last success stays", "", once, func(h hand) { fails(h); recovers(h) }},
 		{"the last success goes, and a run from before it is dead", "G25", once, func(h hand) { fails(h); recovers(h); goes(h) }},
 		{"the last success goes, and the run from before it is dismissed", "", once, func(h hand) { fails(h); recovers(h); dismiss(h); goes(h) }},
+		{"one of two last successes goes", "", allow, func(h hand) { fails(h); recoversTwice(h); goes(h) }},
+		{"both of two last successes go", "G25", allow, func(h hand) {
+			fails(h)
+			recoversTwice(h)
+			goes(h)
+			h.txn(append(h.trim(3), h.chunk(1, ledger.Chunk{Spans: spans(2, 3, 2)}))...)
+		}},
 		{"an earlier success goes", "", once, func(h hand) {
 			fails(h)
 			recovers(h)

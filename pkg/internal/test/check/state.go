@@ -345,9 +345,15 @@ func (c *clusterState) applyKept(d *delta) {
 	}
 }
 
-// applyLedgers applies changes of the chunks of ledgers.
+// applyLedgers applies changes of the chunks of ledgers, and deletions of the records that they count.
 func (c *clusterState) applyLedgers(d *delta) {
 	for ref, ch := range d.ledgers {
+		for _, rec := range ch.deleted {
+			if r := c.taskOf(ref).runs[rec.run]; r != nil && !rec.late {
+				r.trimmed = true
+			}
+		}
+
 		for _, chunk := range ch.chunks {
 			if chunk.state == nil {
 				delete(c.taskOf(ref).chunks, chunk.id)
