@@ -36,7 +36,7 @@ type listFlags struct {
 func (l *listFlags) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
-	f.BoolVar(&l.failing, "failing", false, "list only failing tasks: a run failed, timed out or was lost with its attempts used up, and since then no run has succeeded and nobody has dismissed it or started it again")
+	f.BoolVar(&l.failing, "failing", false, "list only failing tasks: a run failed, timed out or was lost with its attempts used up, and no later one has succeeded; not if it was dismissed or started again")
 	f.BoolVar(&l.paused, "paused", false, "list only paused tasks")
 	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest end first), lateness or duration (of the last run), or failures (in a row)")
 	f.IntVar(&l.limit, "limit", 0, "show at most `N` results (0: no limit)")
