@@ -348,7 +348,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 func (w *worker) requestMissingPast() {
 	w.state.rows.Flush(w.state.applied)
 
-	if w.state.rows.Index.Size().Unread > 0 {
+	if w.state.rows.NeedsExplanations() || w.state.rows.Index.Size().Unread > 0 {
 		w.requestPast()
 	}
 }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
+	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -240,22 +242,37 @@ func (h *testWorker) agree() {
 		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
 	}
 
+	if unknown := h.boardAgrees(want); len(unknown) == 0 {
+		return
+	}
+
+	// The owner has requested what it does not know.
+	h.serveReader(func() bool {
+		return !slices.ContainsFunc(h.board(1000).Lists.Failing, func(f task.BoardFailing) bool { return f.Run == "" })
+	})
 	h.boardAgrees(want)
 }
 
-// boardAgrees compares the lists and counts of the board with the records.
-func (h *testWorker) boardAgrees(want statesOf) {
+// boardAgrees compares the lists and counts of the board with the records. It returns the failing tasks of which the board
+// does not know how they have failed.
+func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 	h.world.Helper()
-	q := &readmodel.Query{Now: h.world.clock().UnixMilli(), Board: &readmodel.BoardRange{Span: time.Minute, Limit: 1000}}
-	scan := readmodel.NewScan(q, "n1")
-	scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
-	b := scan.Answer().Board
+	b := h.board(1000)
 
 	// The board shows parts that wait, and attempts instead of tasks that run.
 	got := statesOf{running: want.running, views: want.views, newestDead: want.newestDead}
 	for _, f := range b.Lists.Failing {
 		name := f.Namespace + "/" + f.Task
 		got.failing = append(got.failing, name)
+
+		if f.Run == "" {
+			unknown = append(unknown, name)
+			if f.State != task.Failed || f.Reason != "" || f.ExitCode != nil || !f.EndedAt.IsZero() {
+				h.world.Errorf("the board does not know how %s has failed, and shows %+v", name, f)
+			}
+			continue
+		}
+
 		if !slices.Contains(want.newestDead[name], f.Run) {
 			h.world.Errorf("the board shows that run %q of %s has failed, want one of %q", f.Run, name, want.newestDead[name])
 		}
@@ -276,10 +293,19 @@ func (h *testWorker) boardAgrees(want statesOf) {
 	if !reflect.DeepEqual(got, want) || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
 		h.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
 	}
+
+	return unknown
 }
 
 // readPast reads how runs had ended before the shard was loaded, as the engine does in parallel with its workers.
 func (h *testWorker) readPast() {
+	h.world.Helper()
+	h.requestPast()
+	h.serveReader(func() bool { return h.state.rows.Index.Size().Unread == 0 })
+}
+
+// serveReader has what was requested of the past read, and passes it to the worker, until done returns true.
+func (h *testWorker) serveReader(done func() bool) {
 	h.world.Helper()
 	ctx, cancel := context.WithCancel(h.world.ctx)
 	defer cancel()
@@ -289,11 +315,7 @@ func (h *testWorker) readPast() {
 	defer func() { cancel(); <-ended }()
 
 	h.served.Store(&served{index: h.state.rows.Index})
-	h.requestPast()
-	for {
-		if h.state.rows.Index.Size().Unread == 0 {
-			return
-		}
+	for !done() {
 		select {
 		case r := <-h.reviews:
 			h.world.ok(r.reviewBy(ctx, h.worker))
@@ -355,7 +377,7 @@ func (p *play) step() {
 	total := 0
 	steps := []stepOf{
 		{20, p.round}, {14, p.pass}, {20, p.finish}, {4, p.finishTogether}, {6, p.create}, {5, p.manual}, {3, p.pauseOrResume},
-		{2, p.removeOne}, {5, p.dismiss}, {3, p.retry}, {3, p.lose}, {2, p.late}, {4, p.takeOver}, {6, p.trim},
+		{2, p.removeOne}, {5, p.dismiss}, {2, p.failOften}, {4, p.dismissNewest}, {3, p.retry}, {3, p.lose}, {2, p.late}, {4, p.takeOver}, {6, p.trim},
 	}
 	for _, s := range steps {
 		total += s.weight
@@ -521,6 +543,49 @@ func (p *play) finishTogether() {
 
 	_, err := p.client.Txn(p.ctx).Then(ops...).Commit()
 	p.ok(err)
+}
+
+// failOften ends more manual runs of a task than the owner keeps the details of.
+func (p *play) failOften() {
+	name, ok := p.task()
+	if !ok {
+		return
+	}
+
+	n := pastruns.MaxDead + p.rand.IntN(5)
+	p.say("%d runs of %s fail", n, name)
+	st, err := p.store.Task(p.ctx, ref(name))
+	p.ok(err)
+
+	for range n {
+		now := task.At(p.clock())
+		end := task.Run{
+			ID: task.ManualRunID(now.Time, st.Task.UID), Namespace: "default", Task: name, UID: st.Task.UID, ScheduledTime: now, CreatedAt: now, EndedAt: now,
+			Attempt: 1, State: task.TimedOut, Reason: task.ReasonTimeout, Trigger: task.TriggerManual, Node: "n1",
+		}
+		_, err := p.client.Txn(p.ctx).Then(
+			clientv3.OpPut(p.store.Keys().Ended(ref(name), end.ID), string(record.EncodeEnded(end))),
+			clientv3.OpPut(p.store.Keys().DeadRun(ref(name), end.ID), string(record.EncodeWaiting(task.Waiting{Run: end}))),
+		).Commit()
+		p.ok(err)
+	}
+}
+
+// dismissNewest dismisses all dead runs of a task but the oldest ones.
+func (p *play) dismissNewest() {
+	name, _, ok := p.deadRun()
+	if !ok {
+		return
+	}
+
+	list, err := p.store.DeadRuns(p.ctx, ref(name))
+	p.ok(err)
+	slices.SortFunc(list, func(a, b record.Dead) int { return cmp.Compare(b.Mod, a.Mod) })
+	list = list[:max(0, len(list)-1-p.rand.IntN(3))]
+	p.say("the newest %d dead runs of %s are dismissed", len(list), name)
+	for _, d := range list {
+		p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann"))
+	}
 }
 
 // lose declares an attempt lost, although it is in progress.

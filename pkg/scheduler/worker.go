@@ -255,10 +255,15 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	return nil
 }
 
-// applyToShard applies a batch of events and logs what the shard noticed.
+// applyToShard applies a batch of events, logs what the shard noticed, and requests what is missing for boards.
 func (w *worker) applyToShard(b store.ShardBatch) {
 	w.state.applyRecords(b, w.e.cfg.Now())
 	w.logNotices()
+
+	// The dead runs whose details were known may have been dismissed.
+	if w.state.rows.NeedsExplanations() {
+		w.requestPast()
+	}
 }
 
 // runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides

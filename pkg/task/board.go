@@ -82,11 +82,11 @@ type BoardFailing struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
 	Run       string `json:"run" doc:"The run that failed last; empty if it is not known. This and the other fields about it are empty if you may not read runs."`
-	State     State  `json:"state"`
+	State     State  `json:"state" doc:"failed, timed_out or lost; failed as long as it is not known which."`
 	Reason    string `json:"reason,omitempty"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Node      string `json:"node,omitempty"`
-	EndedAt   Time   `json:"ended_at"`
+	EndedAt   Time   `json:"ended_at,omitzero" doc:"When the run ended; absent if it is not known."`
 	InARow    int    `json:"in_a_row" doc:"How many runs have failed since the last success, as far as the owner of the shard knows."`
 }
 

@@ -106,11 +106,12 @@ func (s *boardScan) addTask(r *Row, d *Details) {
 	list.add(t)
 }
 
-// addFailing adds a failing task. If the details of its failure are not known, those of its last run are shown.
+// addFailing adds a failing task. The details of its failure may not be known. Those of its last run say nothing then: it
+// may have been cancelled.
 func (s *boardScan) addFailing(r *Row, d *Details) {
 	s.counts.FailingCount++
 
-	f := Failure{State: r.Last.State(), Ended: r.LastEnd}
+	f := Failure{State: task.Failed}
 	if d != nil && d.Failure != nil {
 		f = *d.Failure
 	}
@@ -119,9 +120,12 @@ func (s *boardScan) addFailing(r *Row, d *Details) {
 	}
 
 	item := task.BoardFailing{
-		Run: f.Run, State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Node: f.Node, EndedAt: task.At(time.UnixMilli(f.Ended)), InARow: max(int(r.Failures), 1),
+		Run: f.Run, State: f.State, Reason: f.Reason, ExitCode: f.ExitCode, Node: f.Node, InARow: max(int(r.Failures), 1),
 	}
 	item.Namespace, item.Task = r.splitName()
+	if f.Ended != 0 {
+		item.EndedAt = task.At(time.UnixMilli(f.Ended))
+	}
 	s.failing.add(item)
 }
 

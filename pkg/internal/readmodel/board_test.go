@@ -126,7 +126,7 @@ func boardOf(tasks []boardTask, span time.Duration) *BoardAnswer {
 		}
 
 		if k.row.Flags.Has(Failing) {
-			f := task.BoardFailing{Namespace: namespace, Task: name, State: task.Lost, EndedAt: task.At(time.UnixMilli(k.row.LastEnd)), InARow: max(int(k.row.Failures), 1)}
+			f := task.BoardFailing{Namespace: namespace, Task: name, State: task.Failed, InARow: max(int(k.row.Failures), 1)}
 			if k.failure != nil {
 				f.Run, f.State, f.Reason, f.ExitCode, f.Node, f.EndedAt = k.failure.Run, task.Failed, task.ReasonExit, k.failure.ExitCode, "n1", task.At(time.UnixMilli(k.failure.Ended))
 			}

@@ -83,7 +83,7 @@ func Count(n int) uint16 { return uint16(min(n, math.MaxUint16)) }
 type Details struct {
 	PausedUntil int64    // when the pause ends, in Unix milliseconds; 0: the task is not paused, or the pause has no end
 	Runs        *Runs    // nil: no run of the task waits or is active
-	Failure     *Failure // how a failing task has failed; nil: the task is not failing, or this is not known
+	Failure     *Failure // how a failing task has failed; nil: the task is not failing, or this has to be read first
 }
 
 // maxTaskRuns is how many runs of one task a board lists, at most, in each of its lists. The attempts of a task may be
@@ -126,7 +126,8 @@ type ReasonCount struct {
 	Runs   int
 }
 
-// Failure is how the last run of a failing task has failed.
+// Failure is how the last run of a failing task has failed. If the record of the run cannot be read, only Run and State are
+// set, and State is failed.
 type Failure struct {
 	Run      string
 	State    task.State

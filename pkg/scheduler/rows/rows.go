@@ -50,6 +50,10 @@ type Writer struct {
 	// dismissed holds the dead runs that were removed since the reading of the past began, by key. It is nil while
 	// nothing is being read.
 	dismissed map[string]struct{}
+	// unexplained holds the failing tasks of which no dead run has details any more, because those of the newest dead runs
+	// were dismissed. isExplanationDue is set when a task is added, until NeedsExplanations is called.
+	unexplained      map[*taskstate.Task]struct{}
+	isExplanationDue bool
 	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
 	// that end. The events up to there bring nothing new.
 	readAhead map[*taskstate.Task]int64
@@ -83,7 +87,7 @@ const maxIdleTouched = 256
 func NewWriter() Writer {
 	return Writer{
 		Index: &readmodel.Index{}, failing: map[*taskstate.Task]failing{}, recent: map[*taskstate.Task]*recentEnds{},
-		readAhead: map[*taskstate.Task]int64{},
+		readAhead: map[*taskstate.Task]int64{}, unexplained: map[*taskstate.Task]struct{}{},
 	}
 }
 
@@ -163,8 +167,29 @@ func (w *Writer) write(t *taskstate.Task) {
 	d.PausedUntil = fill(&r, t)
 	f := w.failing[t]
 	d.Failure = f.newest()
+	w.noteUnexplained(t, len(f) > 0 && d.Failure == nil)
 	r.Flags = with(r.Flags, readmodel.Failing, len(f) > 0)
 	t.Row = w.Index.Put(t.Row, r, d)
+}
+
+// noteUnexplained notes whether a task is failing and it is not known how.
+func (w *Writer) noteUnexplained(t *taskstate.Task, is bool) {
+	if !is {
+		delete(w.unexplained, t)
+		return
+	}
+
+	if _, was := w.unexplained[t]; !was {
+		w.unexplained[t], w.isExplanationDue = struct{}{}, true
+	}
+}
+
+// NeedsExplanations reports whether there are tasks whose dead runs have to be read again, since the last call.
+func (w *Writer) NeedsExplanations() bool {
+	is := w.isExplanationDue
+	w.isExplanationDue = false
+
+	return is
 }
 
 // fill sets those fields of a row that follow from what is known of its task. It returns when the task's pause ends.
@@ -270,6 +295,7 @@ func (w *Writer) forgetPast(t *taskstate.Task) {
 	delete(w.failing, t)
 	delete(w.recent, t)
 	delete(w.readAhead, t)
+	delete(w.unexplained, t)
 }
 
 // NoteEnd notes the end of a run of t, which must have an entry, and returns how it ended. It ignores the records of
@@ -430,33 +456,40 @@ func (f failing) newest() *readmodel.Failure {
 	return nil
 }
 
-// failureOf returns how a dead run has failed, or nil if its record is not known or cannot be read. It does not keep the
-// record in memory, which may be large.
+// failureOf returns how a dead run has failed, or nil if its record is not known. It does not keep the record in memory,
+// which may be large. Of a record that cannot be read, only the run is known: reading it again would not help.
 func failureOf(ev *store.ShardEvent) *readmodel.Failure {
 	if len(ev.Value) == 0 {
 		return nil
 	}
 
+	f := &readmodel.Failure{Run: strings.Clone(ev.Run), State: task.Failed}
 	d, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
-	if err != nil {
-		return nil
+	if err != nil || !isFailure(d.State) {
+		return f
 	}
 
 	reason, _ := task.ReasonOf(d.Reason)
-
-	return &readmodel.Failure{
-		Run: strings.Clone(ev.Run), State: readmodel.OutcomeOf(d.State).State(), Reason: reason.Name, ExitCode: d.ExitCode,
-		Node: strings.Clone(d.Node), Ended: d.EndedAt.UnixMilli(),
+	f.State, f.Reason, f.ExitCode, f.Node = readmodel.OutcomeOf(d.State).State(), reason.Name, d.ExitCode, strings.Clone(d.Node)
+	if !d.EndedAt.IsZero() {
+		f.Ended = d.EndedAt.UnixMilli()
 	}
+
+	return f
 }
 
-// Wanted returns the tasks whose past is not known, in no particular order, and begins to note what Restore needs. tasks
-// are those of the shard.
+// Wanted returns the tasks whose past is not known, and those that are failing without that it is known how, in no
+// particular order. It begins to note what Restore needs. tasks are those of the shard.
 func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 	w.dismissed = map[string]struct{}{}
 
 	for t := range tasks.All() {
-		if t.Present && t.Row != readmodel.NoSlot && !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+		if !t.Present || t.Row == readmodel.NoSlot {
+			continue
+		}
+
+		_, isUnexplained := w.unexplained[t]
+		if isUnexplained || !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
 			list = append(list, pastruns.Want{Task: t.FullName(), UID: t.UID()})
 		}
 	}
@@ -478,7 +511,17 @@ func (w *Writer) Restored() { w.dismissed = nil }
 // Restore completes the row of a task with what has been read of its past. applied is the revision up to which all
 // events are applied.
 func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
-	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.UID != t.UID() || w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.UID != t.UID() {
+		return
+	}
+
+	_, isUnexplained := w.unexplained[t]
+	delete(w.unexplained, t) // Flush adds it again if its newest dead runs were dismissed meanwhile
+
+	if w.Index.Row(t.Row).Flags.Has(readmodel.History) {
+		if isUnexplained {
+			w.explain(t, p)
+		}
 		return
 	}
 
@@ -512,6 +555,26 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 	for i := range p.Dead {
 		if d := &p.Dead[i]; !w.isDismissed(d) && !t.Orphan(d.Run) {
 			w.addDead(t, d)
+		}
+	}
+
+	w.Touch(t)
+}
+
+// explain adds to the dead runs of a failing task how they have failed. All that p says otherwise is known already.
+func (w *Writer) explain(t *taskstate.Task, p *pastruns.Past) {
+	read := map[uint64]*store.ShardEvent{}
+	for i := range p.Dead {
+		read[xxhash.Sum64String(p.Dead[i].Run)] = &p.Dead[i]
+	}
+
+	// A dead run that was not found is gone, or a run has succeeded since; the event is on its way.
+	w.keepDead(t, func(d deadRun) bool { return read[d.run] != nil || d.create > p.DeadRevision })
+
+	f := w.failing[t]
+	for i := max(0, len(f)-pastruns.MaxDead); i < len(f); i++ {
+		if d := read[f[i].run]; d != nil && f[i].failure == nil {
+			f[i].failure = failureOf(d)
 		}
 	}
 

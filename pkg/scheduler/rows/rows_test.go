@@ -428,6 +428,87 @@ func TestWriter_KeepsNoRecordsOfDeadRuns(t *testing.T) {
 	}
 }
 
+// Once the newest dead runs of a task are dismissed, the details of the others are read. Until then the board shows only that
+// a run has failed, even if the last run was cancelled. What the row says otherwise remains.
+func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	w.NoteLoad(1, time.UnixMilli(0))
+	at := newTask(2)
+	var tasks taskstate.Tasks
+	tasks.Put(at)
+	w.Touch(at)
+	w.Flush(2)
+
+	var story []happening
+	happens := func(h happening) {
+		h.revised = int64(10 + len(story))
+		story = append(story, h)
+		for _, ev := range h.events() {
+			if ev.Kind == record.KindEnded {
+				w.NoteEnd(at, &ev)
+			} else {
+				w.NoteDead(at, &ev)
+			}
+		}
+		w.Flush(h.revised)
+	}
+
+	const failures = pastruns.MaxDead + 2
+	for i := range failures {
+		happens(happening{state: task.Lost, run: fmt.Sprint("r", i), dead: true})
+	}
+	for i := range failures - 1 {
+		happens(happening{run: fmt.Sprint("r", failures-1-i)})
+
+		// It is requested once.
+		if is, want := w.NeedsExplanations(), i+1 == pastruns.MaxDead; is != want {
+			t.Errorf("after %d dismissals, something has to be read: %t", i+1, is)
+		}
+	}
+	happens(happening{state: task.Cancelled, run: "c"})
+
+	want := task.BoardFailing{Namespace: "default", Task: "a", State: task.Failed, InARow: failures}
+	if got := boardOf(w.Index).Lists.Failing; len(got) != 1 || got[0] != want {
+		t.Errorf("before it is read, the board shows %+v", got)
+	}
+
+	// What is read may be older than what is known.
+	before := outcomeOf(w.Index.Row(at.Row))
+	read := story[len(story)-2].revised
+	if wanted := w.Wanted(&tasks); len(wanted) != 1 {
+		t.Fatalf("wanted are %v", wanted)
+	}
+	p := pastAt(story, read, read)
+	p.Failures = 1 // the history is short
+	w.Restore(at, &p, read)
+	w.Restored()
+	w.Flush(read)
+
+	if got := outcomeOf(w.Index.Row(at.Row)); got != before || w.NeedsExplanations() || len(w.Wanted(&tasks)) != 0 {
+		t.Errorf("the row says %+v, want %+v", got, before)
+	}
+	if fault := failureFault(boardOf(w.Index).Lists.Failing, story); fault != "" {
+		t.Error(fault)
+	}
+}
+
+// A record that cannot be read is not read again and again.
+func TestWriter_ShowsDeadRunsWhoseRecordsCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	at := newTask(1)
+	ev := happening{state: task.Lost, run: "r2", dead: true, revised: 2}.events()[0]
+	ev.Value = []byte("{")
+	w.NoteDead(at, &ev)
+	w.Flush(2)
+
+	want := task.BoardFailing{Namespace: "default", Task: "a", Run: "r2", State: task.Failed, InARow: 1}
+	if got := boardOf(w.Index).Lists.Failing; len(got) != 1 || got[0] != want || w.NeedsExplanations() {
+		t.Errorf("the board shows %+v", got)
+	}
+}
+
 // Late results, ticks that did not run, and records that cannot be read do not count as ends.
 func TestWriter_IgnoresWhatIsNoEnd(t *testing.T) {
 	t.Parallel()
