@@ -128,7 +128,7 @@ func (w *worker) runsOfState() (list []string) {
 
 		held := t.Policy != nil && len(t.Active()) > 0 && !t.Policy.Rule.Free(t.Doing(0))
 		for _, q := range t.Queue() {
-			if q.UnderWay() {
+			if q.UnderWay() || task.IsPart(q.ID) || t.Orphan(q.ID) {
 				continue
 			}
 

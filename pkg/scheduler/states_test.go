@@ -32,7 +32,14 @@ import (
 type statesOf struct {
 	failing, overdue, waiting, running []string // in order
 	views                              map[string]string
-	newestDead                         map[string][]string // of a failing task, the runs that died last, which are several if they died in one revision
+	onlyOnBoard
+}
+
+// onlyOnBoard is what neither lists nor views show.
+type onlyOnBoard struct {
+	newestDead map[string][]string // of a failing task, the runs that died last, which are several if they died in one revision
+	waitingFor map[string]int      // waiting runs, by reason
+	attempts   int                 // in inboxes
 }
 
 // recordedStates computes the states of tasks from the records in etcd alone, at one revision. It shares no code with what
@@ -69,6 +76,7 @@ func (w *world) recordedStates() statesOf {
 		}
 	}
 
+	all := statesOf{views: map[string]string{}, onlyOnBoard: onlyOnBoard{newestDead: map[string][]string{}, waitingFor: map[string]int{}}}
 	of := func(ref record.Ref, run string) *state {
 		s := tasks[ref.String()]
 		if s == nil || !strings.Contains(run, "Z-"+s.entry.UID[:4]) {
@@ -105,12 +113,14 @@ func (w *world) recordedStates() statesOf {
 				s.runs[k.Run] = true
 			default:
 				s.isWaiting = true
+				all.waitingFor[run.Reason]++
 			}
 		}
 	}
 
 	for _, e := range inboxes.Kvs {
 		if k, ok := keys.ParseRun(string(e.Key)); ok {
+			all.attempts++
 			run, _, isPart := task.ParentOf(k.Run)
 			if !isPart {
 				run = k.Run
@@ -121,7 +131,6 @@ func (w *world) recordedStates() statesOf {
 		}
 	}
 
-	all := statesOf{views: map[string]string{}, newestDead: map[string][]string{}}
 	for _, name := range slices.Sorted(maps.Keys(tasks)) {
 		s := tasks[name]
 		isFailing, isOverdue := s.dead > s.success, isOverdueByRecords(w, name, s.entry, s.create, mark)
@@ -237,7 +246,7 @@ func (h *testWorker) agree() {
 	h.world.Helper()
 	h.see()
 	want, got := h.world.recordedStates(), h.shownStates()
-	got.newestDead = want.newestDead // only the board shows them
+	got.onlyOnBoard = want.onlyOnBoard
 	if !reflect.DeepEqual(got, want) {
 		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
 	}
@@ -259,8 +268,8 @@ func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 	h.world.Helper()
 	b := h.board(1000)
 
-	// The board shows parts that wait, and attempts instead of tasks that run.
-	got := statesOf{running: want.running, views: want.views, newestDead: want.newestDead}
+	// The board shows attempts instead of tasks that run.
+	got := statesOf{running: want.running, views: want.views, onlyOnBoard: onlyOnBoard{newestDead: want.newestDead, waitingFor: b.Counts.Waiting, attempts: b.Counts.ActiveCount}}
 	for _, f := range b.Lists.Failing {
 		name := f.Namespace + "/" + f.Task
 		got.failing = append(got.failing, name)
@@ -281,16 +290,19 @@ func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 		got.overdue = append(got.overdue, t.Namespace+"/"+t.Task)
 	}
 	for _, w := range b.Lists.Waits {
-		if !task.IsPart(w.Run) {
-			got.waiting = append(got.waiting, w.Namespace+"/"+w.Task)
-		}
+		got.waiting = append(got.waiting, w.Namespace+"/"+w.Task)
 	}
 	for _, list := range []*[]string{&got.failing, &got.overdue, &got.waiting} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
 
-	if !reflect.DeepEqual(got, want) || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
+	waiting := 0
+	for _, n := range want.waitingFor {
+		waiting += n
+	}
+
+	if !reflect.DeepEqual(got, want) || b.Counts.WaitingCount != waiting || len(b.Lists.Waits) != waiting || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
 		h.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
 	}
 

@@ -37,9 +37,9 @@ type BoardCounts struct {
 	Unreadable   int            `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
 	FailingCount int            `json:"failing_count" doc:"Failing tasks: a run failed, timed out or was lost with its attempts used up, no later one has succeeded, and nobody has dismissed it or started it again."`
 	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that was due more than two seconds ago and is still undecided."`
-	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes."`
+	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes. Of a run with parts, these are attempts of its parts; a part that waits for another attempt is not among them."`
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
-	WaitingCount int            `json:"waiting_count" doc:"Runs in the queues."`
+	WaitingCount int            `json:"waiting_count" doc:"Waiting runs. Parts, and runs whose parts have begun, do not count."`
 	Waiting      map[string]int `json:"waiting" doc:"The number of waiting runs for each reason."`
 }
 

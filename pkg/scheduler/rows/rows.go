@@ -242,8 +242,7 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 	held := slices.ContainsFunc(l.Queue, noNode) && isHeld(t)
 
 	for _, q := range l.Queue {
-		// A run with parts does not wait: its parts are among the attempts.
-		if q.UnderWay() {
+		if !t.IsWaiting(q) {
 			continue
 		}
 

@@ -157,18 +157,23 @@ func (t *Task) DispatchedWaiting() int {
 	return n
 }
 
-// WaitingRuns returns how many runs wait, whether they were dispatched before or not. Parts do not count, and runs that
-// have their parts are active. Runs of a deleted task of the same name do not count.
+// WaitingRuns returns how many runs wait; see IsWaiting.
 func (t *Task) WaitingRuns() int {
 	n := 0
 
 	for _, q := range t.Queue() {
-		if !q.UnderWay() && !task.IsPart(q.ID) && !t.Orphan(q.ID) {
+		if t.IsWaiting(q) {
 			n++
 		}
 	}
 
 	return n
+}
+
+// IsWaiting reports whether a record in the queue of t is a run that waits, whether it was dispatched before or not. Parts
+// are no runs of their own, and runs that have their parts are active. Runs of a deleted task of the same name do not count.
+func (t *Task) IsWaiting(q *Waiting) bool {
+	return !q.UnderWay() && !task.IsPart(q.ID) && !t.Orphan(q.ID)
 }
 
 // Parents returns how many runs have their parts. Runs of a deleted task of the same name do not count.

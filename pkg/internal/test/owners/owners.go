@@ -167,7 +167,7 @@ func (o Owner) runs(ctx context.Context) (map[record.Ref]*readmodel.Runs, error)
 
 		for _, ev := range queue {
 			q, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
-			if ev.Kind != record.KindQueued || err != nil || q.UnderWay() {
+			if ev.Kind != record.KindQueued || err != nil || q.UnderWay() || task.IsPart(ev.Run) {
 				continue
 			}
 			of(ev.Ref).AddWaiting(readmodel.WaitingRun{Run: q.ID, Reason: q.Reason, NotBefore: q.NotBefore, Unsent: q.Unsent})
