@@ -482,6 +482,14 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 		t.Errorf("%d attempts are counted, one is active", given())
 	}
 
+	h.decide(3.2) // the second attempt, which is the last one
+	w.finish("b", task.Failed)
+	h.see()
+
+	if got := valueOf(m.TasksFailing); got != 1 {
+		t.Errorf("%g tasks are failing", got)
+	}
+
 	w.put(w.store.Keys().Entry(ref("a")), "garbage")
 	h.see()
 
@@ -493,8 +501,8 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	h.decide(3.3)
 	h.releaseShared()
 
-	if valueOf(m.WaitingRuns) != 0 || m.Unreadable.Load() != 0 || given() != 0 {
-		t.Errorf("after the worker %g wait, %d are unreadable, %d are counted", valueOf(m.WaitingRuns), m.Unreadable.Load(), given())
+	if valueOf(m.WaitingRuns) != 0 || valueOf(m.TasksFailing) != 0 || m.Unreadable.Load() != 0 || given() != 0 {
+		t.Errorf("after the worker %g wait, %g are failing, %d are unreadable, %d are counted", valueOf(m.WaitingRuns), valueOf(m.TasksFailing), m.Unreadable.Load(), given())
 	}
 }
 

@@ -323,14 +323,16 @@ func (w *worker) logNotices() {
 func (w *worker) publishGauges() {
 	var now published
 	if w.state.owner {
-		now = published{waiting: w.state.queued, unreadable: w.state.rows.Index.Size().Unreadable, aside: len(w.state.aside.retryAt)}
+		size := w.state.rows.Index.Size()
+		now = published{waiting: w.state.queued, unreadable: size.Unreadable, failing: size.Failing, aside: len(w.state.aside.retryAt)}
 	}
 
 	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))
 	w.e.metrics.Unreadable.Add(int64(now.unreadable - w.published.unreadable))
+	w.e.metrics.TasksFailing.Add(float64(now.failing - w.published.failing))
 	w.e.metrics.TasksAside.Add(float64(now.aside - w.published.aside))
 	w.published = now
 }
 
 // published is what a shard has added to the node's gauges.
-type published struct{ waiting, unreadable, aside int }
+type published struct{ waiting, unreadable, failing, aside int }

@@ -51,6 +51,9 @@ func (w *worker) rowFaults() (faults []string) {
 		if !r.Flags.Has(readmodel.History) {
 			size.Unread++
 		}
+		if r.Flags.Has(readmodel.Failing) {
+			size.Failing++
+		}
 
 		if got := fmt.Sprintf("%+v", *r); got != fmt.Sprintf("%+v", is) {
 			faults = append(faults, fmt.Sprintf("the row is\n%s, want\n%+v", got, is))

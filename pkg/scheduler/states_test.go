@@ -302,6 +302,10 @@ func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 		waiting += n
 	}
 
+	if got := valueOf(h.e.metrics.TasksFailing); got != float64(len(want.failing)) {
+		h.world.Errorf("carillon_tasks_failing is %g, want %d", got, len(want.failing))
+	}
+
 	if !reflect.DeepEqual(got, want) || b.Counts.WaitingCount != waiting || len(b.Lists.Waits) != waiting || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
 		h.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
 	}

@@ -40,6 +40,7 @@ type Size struct {
 	Rows       int // all rows
 	Unread     int // those whose last end is not known yet
 	Unreadable int // those of tasks whose entries cannot be read
+	Failing    int // those of failing tasks
 }
 
 // NoteApplied notes that the rows contain all changes of the shard up to a revision.
@@ -98,6 +99,9 @@ func (s *Size) add(r *Row, n int) {
 	}
 	if r.Flags.Has(Unreadable) {
 		s.Unreadable += n
+	}
+	if r.Flags.Has(Failing) {
+		s.Failing += n
 	}
 }
 

@@ -78,6 +78,9 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 					if r.Flags.Has(Unreadable) {
 						size.Unreadable++
 					}
+					if r.Flags.Has(Failing) {
+						size.Failing++
+					}
 				}
 
 				if got := x.Size(); got != size {

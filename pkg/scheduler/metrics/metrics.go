@@ -26,6 +26,7 @@ type Metrics struct {
 	ResolvedCommits *prometheus.CounterVec
 	SetAside        prometheus.Counter
 	TasksAside      prometheus.Gauge
+	TasksFailing    prometheus.Gauge
 	Paused          prometheus.Counter
 	Expired         prometheus.Counter
 	// Repairs counts the differences between a worker and etcd that the watch should have reported.
@@ -64,6 +65,8 @@ func New(r prometheus.Registerer) *Metrics {
 			Help: "Times that a task was set aside because commits for it failed repeatedly. Its ticks wait until a commit succeeds."}),
 		TasksAside: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_tasks_set_aside",
 			Help: "Tasks of the shards of this node that are set aside now."}),
+		TasksFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_tasks_failing",
+			Help: "Tasks of the shards of this node that are failing: a run failed, timed out or was lost, no later one has succeeded, and nobody has dismissed it or started it again."}),
 		Paused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_paused_total", Help: "Tasks that were paused because too many consecutive runs failed."}),
 		Expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_expired_total", Help: "Tasks that were deleted because their schedule had ended and their ttl had expired."}),
 		Repairs: store.NewRepairs("worker"),
@@ -82,7 +85,7 @@ func New(r prometheus.Registerer) *Metrics {
 
 	if r != nil {
 		r.MustRegister(m.Ticks, m.Lateness, m.Commits, m.CommitSeconds, m.Opens, m.Preloads, m.Shards, unreadable, m.WaitingRuns, m.lost,
-			m.ResolvedCommits, m.SetAside, m.TasksAside, m.Paused, m.Expired, m.Repairs)
+			m.ResolvedCommits, m.SetAside, m.TasksAside, m.TasksFailing, m.Paused, m.Expired, m.Repairs)
 	}
 
 	return m
