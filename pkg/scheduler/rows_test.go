@@ -131,16 +131,18 @@ func (w *worker) runsOfState() (list []string) {
 
 		held := t.Policy != nil && len(t.Active()) > 0 && !t.Policy.Rule.Free(t.Doing(0))
 		for _, q := range t.Queue() {
-			if q.UnderWay() || task.IsPart(q.ID) || t.Orphan(q.ID) {
+			if q.UnderWay() || t.Orphan(q.ID) {
 				continue
 			}
 
 			reason := q.Reason
-			if held && reason == task.ReasonNoNode {
+			if held && !task.IsPart(q.ID) && reason == task.ReasonNoNode {
 				reason = task.ReasonOverlap
 			}
 			waits = append(waits, fmt.Sprintf("%d %s\n%s %s waits: %s", task.WaitUrgency(reason, q.Unsent), q.ID, t.FullName(), q.ID, reason))
-			waiting[reason]++
+			if !task.IsPart(q.ID) {
+				waiting[reason]++
+			}
 		}
 
 		for _, runs := range [][]string{active, gone, waits} {

@@ -63,7 +63,7 @@ type BoardLists struct {
 	Failing []BoardFailing `json:"failing" doc:"Failing tasks with their last failure; the latest failure first."`
 	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
 	Away    []BoardRun     `json:"away" doc:"The oldest first."`
-	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come first, then runs whose requests were not sent."`
+	Waits   []BoardWait    `json:"waits" doc:"Waiting runs and parts, the oldest first; those that no node matches come first, then those whose requests were not sent. Parts do not count in waiting_count and waiting."`
 	Next    []BoardTick    `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
 	Active  []BoardRun     `json:"active" doc:"The oldest first."`
 }

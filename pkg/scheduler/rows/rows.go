@@ -242,16 +242,17 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 	held := slices.ContainsFunc(l.Queue, noNode) && isHeld(t)
 
 	for _, q := range l.Queue {
-		if !t.IsWaiting(q) {
-			continue
-		}
+		w := readmodel.WaitingRun{Run: q.ID, Reason: q.Reason, NotBefore: q.NotBefore, Unsent: q.Unsent}
 
-		reason := q.Reason
-		if held && noNode(q) {
-			reason = task.ReasonOverlap
+		switch {
+		case t.IsWaiting(q):
+			if held && noNode(q) {
+				w.Reason = task.ReasonOverlap
+			}
+			r.AddWaiting(w)
+		case task.IsPart(q.ID) && !t.Orphan(q.ID):
+			r.AddWaitingPart(w) // somebody may have to act on it, for example if no node matches
 		}
-
-		r.AddWaiting(readmodel.WaitingRun{Run: q.ID, Reason: reason, NotBefore: q.NotBefore, Unsent: q.Unsent})
 	}
 
 	return r

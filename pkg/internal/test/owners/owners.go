@@ -167,10 +167,16 @@ func (o Owner) runs(ctx context.Context) (map[record.Ref]*readmodel.Runs, error)
 
 		for _, ev := range queue {
 			q, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
-			if ev.Kind != record.KindQueued || err != nil || q.UnderWay() || task.IsPart(ev.Run) {
+			if ev.Kind != record.KindQueued || err != nil || q.UnderWay() {
 				continue
 			}
-			of(ev.Ref).AddWaiting(readmodel.WaitingRun{Run: q.ID, Reason: q.Reason, NotBefore: q.NotBefore, Unsent: q.Unsent})
+
+			w := readmodel.WaitingRun{Run: q.ID, Reason: q.Reason, NotBefore: q.NotBefore, Unsent: q.Unsent}
+			if task.IsPart(ev.Run) {
+				of(ev.Ref).AddWaitingPart(w)
+			} else {
+				of(ev.Ref).AddWaiting(w)
+			}
 		}
 	}
 
