@@ -168,7 +168,7 @@ func TestClusterStatus_ListsTheProblemsForPrograms(t *testing.T) {
 		Problems json.RawMessage `json:"problems"`
 	}
 	var problems bytes.Buffer
-	if err := json.Unmarshal([]byte(d.Out.String()), &got); err != nil {
+	if err := json.Unmarshal(d.Out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Compact(&problems, got.Problems); err != nil {
