@@ -140,6 +140,8 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"5,H/ * * * *", task.CodeBadSchedule, `the step "" is not a number`},
 		{"H,,5 * * * *", task.CodeBadSchedule, "empty item"},
 		{"H H 30 2 *", task.CodeNeverFires, "never fires"},
+		{"0 0 30 H *", task.CodeNeverFires, "never fires for some names: H may be a month without such a day"},
+		{"0 0 31 4,H(1-12) *", task.CodeNeverFires, "never fires for some names"},
 		{"H * * *", task.CodeBadSchedule, "has 4 fields"},
 		{"H * * * *" + strings.Repeat(" ", 120), task.CodeTooLong, "is 129 bytes long; at most 128 are allowed with H"},
 

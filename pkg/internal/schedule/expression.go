@@ -143,8 +143,46 @@ func readExpression(name, text string, written bool, suggest func(words []string
 	if r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) == noInstant {
 		return fail(task.CodeNeverFires, "never fires: none of its months has such a day")
 	}
+	if !firesForAnyName(given, words) {
+		return fail(task.CodeNeverFires, "never fires for some names: H may be a month without such a day; name the months, or use days up to 28 or L")
+	}
 
 	return expression{cron: r}, nil
+}
+
+// firesForAnyName reports whether a cron expression fires whatever months H stands for in given. words are the same fields
+// without H. It is enough if one item of the months has such a day whatever H is.
+func firesForAnyName(given, words []string) bool {
+	const monthsOfYear = 12
+	at := len(given) - 2 // months are the last field but one
+	if !hasH(given[at]) {
+		return true
+	}
+
+	fires := func(months string) bool {
+		alone := slices.Clone(words)
+		alone[at] = months
+		r, err := parseCron(alone)
+
+		return err == nil && r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) != noInstant
+	}
+
+	f := &cronFields[maxFields-len(given)+at]
+	alwaysFires := func(item string) bool {
+		if !hasH(item) {
+			return fires(item)
+		}
+
+		for hash := range uint64(monthsOfYear) {
+			if months, err := f.resolveHash(item, hash); err != nil || !fires(months) {
+				return false
+			}
+		}
+
+		return true
+	}
+
+	return slices.ContainsFunc(strings.Split(given[at], ","), alwaysFires)
 }
 
 // wrongNickname returns the message for a word that begins with @ and is not a nickname.

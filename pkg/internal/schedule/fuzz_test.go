@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 // for every task name.
 func FuzzSpread(f *testing.F) {
 	for _, expr := range []string{"H * * * *", "H H(2-5) * * *", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "h,H(5-5) * * * thu", "H, * * * *",
-		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 LW,H * H#2"} {
+		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 30 H *", "0 0 31 H/2 *", "0 0 LW,H * H#2"} {
 		f.Add(expr, "default", "backup")
 	}
 

@@ -110,6 +110,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 // A schedule that Check accepts with H is accepted by Parse with a number in its place, for every task.
 func TestSpread_GivesWhatParses(t *testing.T) {
 	for _, expr := range []string{"H H H H H H", "H/59 H/23 H/31 H/12 H/7", "H(5-5) H(22-23)/23 H(28-28) H(12-12) H(6-6)/7", "0,H,H(3-9),H/20,50-59/3 H * * *",
+		"0 0 29 H *", "0 0 30 H(3-12) *", "0 0 31 1,H *", "0 0 31 H/2 *", "0 0 L H *", "0 0 30,H H *", "0 0 30 H 1",
 		"H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H/2,H/2,H,H,H,H,H * * * *"} {
 		if err := schedule.Check(task.Timing{Schedule: []string{expr}}); err != nil {
 			t.Fatal(err)
