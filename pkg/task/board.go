@@ -226,7 +226,10 @@ func LateBound(bucket int) int64 {
 
 // Add adds another tally to t.
 func (t *Tally) Add(o Tally) {
-	t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+o.Skipped, t.Succeeded+o.Succeeded, t.Failed+o.Failed, max(t.MaxMS, o.MaxMS)
+	t.Skipped += o.Skipped
+	t.Succeeded += o.Succeeded
+	t.Failed += o.Failed
+	t.MaxMS = max(t.MaxMS, o.MaxMS)
 	t.Late, t.Rate = addElements(t.Late, o.Late), addElements(t.Rate, o.Rate)
 }
 

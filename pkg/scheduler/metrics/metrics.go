@@ -183,7 +183,11 @@ func (r *Recent) Tally(now time.Time) task.Tally {
 	for number := newest - recentSlots + 1; number <= newest; number++ {
 		s, fired := &r.slots[number%recentSlots], int64(0)
 		if s.number == number {
-			t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+s.skipped, t.Succeeded+s.ok, t.Failed+s.failed, max(t.MaxMS, s.maxMS)
+			t.Skipped += s.skipped
+			t.Succeeded += s.ok
+			t.Failed += s.failed
+			t.MaxMS = max(t.MaxMS, s.maxMS)
+
 			for i, n := range s.late {
 				t.Late[i] += int64(n)
 				fired += int64(n)
