@@ -100,6 +100,7 @@ func perhapsHandedBack(a *attempt) { a.session, a.Mod, a.handBackMod = 2, 5, 5 }
 
 func running2(a *attempt) { a.phase, a.session = phaseRunning, 2 }
 
+// Verifies: G10
 func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }

@@ -51,6 +51,7 @@ func TestExecutor_RunsAndRecords(t *testing.T) {
 	executortest.Eventually(t, "all slots are free", func() bool { return n.Free() == 4 })
 }
 
+// Verifies: G10
 func TestExecutor_NothingStartsBeforeTheFirstJoin(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.assign("r1", "echo $$ >@r1")
@@ -174,6 +175,7 @@ func TestExecutor_Retry(t *testing.T) {
 	}
 }
 
+// Verifies: G19
 func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -203,6 +205,7 @@ func TestExecutor_UnreadableRecordHurtsOnlyItself(t *testing.T) {
 	}
 }
 
+// Verifies: G20
 func TestExecutor_Drain(t *testing.T) {
 	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 2 })
 	n.join()

@@ -78,6 +78,8 @@ func newLossyNode(t *testing.T, l *lossyInbox) (n *node) {
 
 // An attempt is handed back, but the answer is lost. The node is resumed before its watch reports that the record
 // is gone. The run is in the queue, so the attempt must not start here, too.
+//
+// Verifies: G9
 func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 	l := newLossyInbox(false)
 	n := newLossyNode(t, l)
@@ -117,6 +119,8 @@ func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 
 // A hand-back has an unknown outcome, the node is resumed and the attempt starts. If the hand-back arrives after
 // that, it must be void.
+//
+// Verifies: G9
 func TestExecutor_LateHandBackIsVoid(t *testing.T) {
 	l := newLossyInbox(true)
 	n := newLossyNode(t, l)

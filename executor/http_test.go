@@ -325,6 +325,7 @@ func TestHTTP_WaitsForItsTargetOldestFirst(t *testing.T) {
 	})
 }
 
+// Verifies: G54
 func TestHTTP_SilentTargetsDoNotDelayAnother(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, n *httpNode) {
 		for target := range 6 {
@@ -348,6 +349,7 @@ func TestHTTP_SilentTargetsDoNotDelayAnother(t *testing.T) {
 	})
 }
 
+// Verifies: G54
 func TestHTTP_ATargetThatIsDownUsesUpNothing(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, n *httpNode) {
 		n.http.set("api", fakeTarget{down: true, connectTime: time.Second})
@@ -480,6 +482,8 @@ func TestHTTP_AKillCancelsTheRequestAtOnce(t *testing.T) {
 }
 
 // While the node has no contact with etcd, requests end before others declare them lost, and send nothing any more.
+//
+// Verifies: G17
 func TestHTTP_EndsWhenTheNodeIsSilent(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, n *httpNode) {
 		n.http.set("api", fakeTarget{answerTime: time.Hour})
@@ -510,6 +514,8 @@ func TestHTTP_EndsWhenTheNodeIsSilent(t *testing.T) {
 }
 
 // After a suspend, an attempt may send nothing even before the loop has noticed.
+//
+// Verifies: G17
 func TestHTTP_SendsNothingAfterASuspend(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, n *httpNode) {
 		n.http.set("api", fakeTarget{answerTime: 10 * time.Millisecond})

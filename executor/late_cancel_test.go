@@ -35,6 +35,8 @@ func withRetries(a *task.Assigned) {
 }
 
 // Which attempts can be cancelled without a change of their record, and what the executor does next with them.
+//
+// Verifies: G38
 func TestLateCancel_OfAnAttempt(t *testing.T) {
 	v := view{now: time.Unix(1_800_000_000, 0), session: 2}
 
@@ -89,6 +91,7 @@ func TestLateCancel_OfAnAttempt(t *testing.T) {
 	}
 }
 
+// Verifies: G38
 func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 	n, etcd := newFullNode(t, func(c *Config) { c.Slots = 1 })
 	n.join()
@@ -157,6 +160,8 @@ func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 }
 
 // An attempt that has ended cannot be cancelled any more, even if etcd does not know its end.
+//
+// Verifies: G38
 func TestLateCancel_OfAnEndedAttemptHasNoEffect(t *testing.T) {
 	n, etcd := newFullNode(t)
 	n.join()
@@ -186,6 +191,8 @@ func TestLateCancel_OfAnEndedAttemptHasNoEffect(t *testing.T) {
 
 // A daemon has cancelled two attempts while etcd was full, and was killed. It has seen the end of one of them. Its
 // successor records that end, and retries neither.
+//
+// Verifies: G38
 func TestLateCancel_SurvivesTheDaemon(t *testing.T) {
 	etcd := newEtcd(t)
 	dir := t.TempDir()
@@ -228,6 +235,7 @@ func TestLateCancel_SurvivesTheDaemon(t *testing.T) {
 	executortest.Eventually(t, "nothing is kept any more", func() bool { return len(n.lateFile.list()) == 0 })
 }
 
+// Verifies: G38
 func TestLateCancels_SurviveACrash(t *testing.T) {
 	dir := t.TempDir()
 	l, err := openLateCancels(dir)

@@ -121,6 +121,7 @@ func (n *node) wroteLine(name string) {
 	})
 }
 
+// Verifies: G53
 func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 10 })
@@ -268,6 +269,8 @@ func TestPause_BeforeTheStart(t *testing.T) {
 
 // Pauses, resumptions and the end of an attempt in random order. In the end, the attempt is in the state that was
 // requested last, or it has ended.
+//
+// Verifies: G53
 func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, newEtcd(t))

@@ -115,6 +115,7 @@ func (d *deaf) FollowInbox(ctx context.Context, node string, relist time.Duratio
 	})
 }
 
+// Verifies: G12
 func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	d := &deaf{}
 	n := newNode(t, newEtcd(t), func(c *Config) { d.Inbox, c.Inbox = c.Inbox, d })
@@ -177,6 +178,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 	}
 }
 
+// Verifies: G9
 func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 3 })
 	n.join()
@@ -262,6 +264,7 @@ func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 	}
 }
 
+// Verifies: G17
 func TestExecutor_Silence(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -325,6 +328,8 @@ func (n *node) lastRenewal() (at time.Duration) {
 
 // Each attempt has the lost_after in its own record, which its owner uses, too. The cluster's setting may have
 // changed between two attempts.
+//
+// Verifies: G17
 func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
@@ -371,6 +376,7 @@ func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 	n.ended("noop")
 }
 
+// Verifies: G18
 func TestExecutor_EtcdAway(t *testing.T) {
 	server := kvtest.StartServer(t)
 	n := newNode(t, server.Client())
@@ -485,6 +491,7 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	}
 }
 
+// Verifies: G9
 func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()

@@ -35,6 +35,7 @@ func unsentEnd(a task.Assigned, at time.Time) task.Run {
 	return end
 }
 
+// Verifies: G54
 func TestNext_AttemptsThatWereNotSentAreFree(t *testing.T) {
 	earlier := func(count int, ago time.Duration) func(*task.Assigned) {
 		return func(a *task.Assigned) {
@@ -145,6 +146,7 @@ func checkFree(t *testing.T, a task.Assigned, w *task.Waiting) {
 	}
 }
 
+// Verifies: G54
 func TestNext_BackoffCountsAttemptsThatCount(t *testing.T) {
 	a := requestOf(5, func(a *task.Assigned) {
 		a.Attempt, a.Unsent, a.Retry.Jitter = 9, &task.Unsent{Count: 7, First: task.At(retryStart)}, 0
@@ -158,6 +160,7 @@ func TestNext_BackoffCountsAttemptsThatCount(t *testing.T) {
 	}
 }
 
+// Verifies: G54
 func TestNext_KeepsWhatPreventedTheAttempt(t *testing.T) {
 	a := requestOf(1, nil)
 	end := unsentEnd(a, retryStart)
@@ -172,6 +175,8 @@ func TestNext_KeepsWhatPreventedTheAttempt(t *testing.T) {
 
 // A run ends after at most retry.attempts attempts that count, and attempts are free only until unsent_for after
 // the end of the first of them.
+//
+// Verifies: G54
 func TestNext_NeverGivesMoreThanThePolicyAllows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := time.Duration(rapid.IntRange(0, 3).Draw(t, "minutes")) * time.Minute
@@ -222,6 +227,7 @@ func TestNext_NeverGivesMoreThanThePolicyAllows(t *testing.T) {
 	})
 }
 
+// Verifies: G54
 func TestNext_FullJitterSpreadsTheAttempts(t *testing.T) {
 	a := requestOf(1, func(a *task.Assigned) { a.Attempt, a.Unsent = 7, &task.Unsent{Count: 6, First: task.At(retryStart)} })
 
@@ -233,6 +239,8 @@ func TestNext_FullJitterSpreadsTheAttempts(t *testing.T) {
 }
 
 // A start deadline is about the first attempt that starts. A target that asks to wait has received a request.
+//
+// Verifies: G54
 func TestNext_KeepsTheStartDeadlineUntilSomethingWasSent(t *testing.T) {
 	deadline := task.At(retryStart.Add(time.Minute))
 	a := requestOf(1, func(a *task.Assigned) { a.StartBefore = deadline })

@@ -120,6 +120,7 @@ func without(s []*targetEntry, e *targetEntry) []*targetEntry {
 	return slices.DeleteFunc(slices.Clone(s), func(o *targetEntry) bool { return o == e })
 }
 
+// Verifies: G54
 func TestTargetQueue_DoesWhatANaiveModelDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.IntRange(1, 24).Draw(t, "slots")
@@ -202,6 +203,7 @@ func (q *targetQueue) start(n int) (started []*targetEntry) {
 	return started
 }
 
+// Verifies: G54
 func TestTargetQueue_StuckTargetsLeaveSlotsForOthers(t *testing.T) {
 	for _, stuck := range []int{1, 2, 6, 20} {
 		for _, together := range []bool{true, false} {
@@ -232,6 +234,7 @@ func TestTargetQueue_StuckTargetsLeaveSlotsForOthers(t *testing.T) {
 	}
 }
 
+// Verifies: G54
 func TestTargetQueue_LimitOfOneTaskDoesNotDelayOthers(t *testing.T) {
 	q := newTargetQueue(10)
 	first, alone, third := &targetEntry{target: "a", limit: 5, token: 1}, &targetEntry{target: "a", limit: 1, token: 2}, &targetEntry{target: "a", limit: 5, token: 3}
@@ -255,6 +258,8 @@ func TestTargetQueue_LimitOfOneTaskDoesNotDelayOthers(t *testing.T) {
 }
 
 // The story of a target that goes down and comes back.
+//
+// Verifies: G54
 func TestTargetQueue_Circuit(t *testing.T) {
 	q := newTargetQueue(10)
 	token := int64(0)
@@ -316,6 +321,7 @@ func TestTargetQueue_Circuit(t *testing.T) {
 // stateOf returns the state of the target of an attempt that waits.
 func (q *targetQueue) stateOf(e *targetEntry) targetState { return e.to.state() }
 
+// Verifies: G54
 func TestTargetQueue_ForgetsTargetsThatNobodyNeeds(t *testing.T) {
 	q := newTargetQueue(2)
 	for i := range maxIdleTargets + 5 {

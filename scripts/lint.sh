@@ -29,6 +29,7 @@ check "go vet, upgrade" go vet -tags upgrade ./pkg/daemon
 check "go vet, browser" go vet -tags browser ./pkg/internal/ui/browsertest
 check "staticcheck" go tool staticcheck ./...
 check "docs" bash scripts/docs.sh
+check "guarantees" bash scripts/guarantees.sh --check
 check "layers" go run ./scripts/layers
 if ((${#bad[@]} > 0)); then
 	say "make lint: FAILED: ${bad[*]}"

@@ -273,6 +273,8 @@ func TestKeeper_RunsNothingWithoutASession(t *testing.T) {
 }
 
 // The old worker may hang in a commit. Two workers of one shard would share its watermark.
+//
+// Verifies: G1
 func TestKeeper_StartsUnderANewFenceOnlyWhenTheOldWorkerHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)

@@ -18,6 +18,8 @@ func drawMembers(t *rapid.T, label string) []Member {
 }
 
 // The expected figures are computed here independently, from the definition of the guarantee.
+//
+// Verifies: G15
 func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 300).Draw(t, "shards")

@@ -230,6 +230,7 @@ func moved(before, after map[int]record.Owner) (n int) {
 	return n
 }
 
+// Verifies: G15
 func TestRebalancer_MovesOnlyWhatMust(t *testing.T) {
 	f := newFleet(t)
 	term := f.elect("n1")
@@ -331,6 +332,8 @@ func TestRebalancer_MendsWhatHandsHaveBroken(t *testing.T) {
 
 // Two nodes believe that they lead. The one whose term is over writes nothing, and learns of that when it
 // tries.
+//
+// Verifies: G1
 func TestRebalancer_AStaleTermIsRefused(t *testing.T) {
 	f := newFleet(t)
 	f.join("n1", task.NodeReady)

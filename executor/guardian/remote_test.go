@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/executor/guardian/guardiantest"
 )
 
+// Verifies: G17
 func TestGuardian_KillsAFrozenDaemonWithHTTPAttempts(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0])

@@ -37,6 +37,8 @@ func sleeper(t *testing.T, m proctree.Mark) *exec.Cmd {
 
 // An attempt is announced before its process exists. If the daemon freezes in between, there is nothing to kill. The
 // process may start after a renewal, and has to be killed if the daemon freezes again.
+//
+// Verifies: G17
 func TestServer_KillsWhatStartedAfterTheFirstFreeze(t *testing.T) {
 	g := newTestServer()
 	mark := proctree.Mark{RunID: "frozen-twice", Token: executortest.NewToken()}

@@ -13,6 +13,8 @@ import (
 )
 
 // The group daemon, which every host has, stands for the group of administrators. Its number is 1.
+//
+// Verifies: G39
 func TestAccount_HasTheGroupOfAdministratorsOnlyByPolicy(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -64,6 +66,8 @@ func TestAccount_HasTheGroupOfAdministratorsOnlyByPolicy(t *testing.T) {
 }
 
 // A policy that cannot be read allows nothing.
+//
+// Verifies: G39
 func TestAccount_WithoutAReadablePolicyIsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -134,6 +134,7 @@ var family = []string{
 
 var familyPids = []string{"plain", "child", "left", "twice", "wiped"}
 
+// Verifies: G17
 func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
 	d := startDaemon(t, family...)
 	var pids []int
@@ -215,6 +216,7 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	}
 }
 
+// Verifies: G17
 func TestGuardian_KillsTheAttemptsOfAFrozenDaemon(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@old; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@other; sleep 300")
 	old, left, other := d.pid("old"), d.pid("left"), d.pid("other")

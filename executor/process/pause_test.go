@@ -15,6 +15,8 @@ import (
 )
 
 // In virtual time, the timeout fires exactly when the attempt has run for that long, whatever pauses it had.
+//
+// Verifies: G53
 func TestStint_CountsOnlyWhatRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -122,6 +124,8 @@ func (d *daemon) pause(attempts int) {
 }
 
 // The guardian kills the paused attempts of a dead daemon.
+//
+// Verifies: G53
 func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@plain; exec sleep 300", "setsid sh -c 'echo $$ >@left; exec sleep 300' & wait")
 	pids := []int{d.pid("plain"), d.pid("left")}

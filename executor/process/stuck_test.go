@@ -203,6 +203,7 @@ func checkHanging(t *testing.T, change func(*preparedAttempt)) {
 	}
 }
 
+// Verifies: G42
 func TestStuck_LeaseOnTheProgram(t *testing.T) {
 	program, ran := lease(t)
 
@@ -315,6 +316,7 @@ func mountDeafFUSE(t *testing.T, letOthersIn bool) (dir string) {
 	return dir
 }
 
+// Verifies: G42
 func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
@@ -326,6 +328,8 @@ func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 }
 
 // The daemon itself checks the working directory, in a thread that cannot be killed.
+//
+// Verifies: G42
 func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
@@ -372,6 +376,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	executortest.NoChildren(t)
 }
 
+// Verifies: G42
 func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
@@ -401,6 +406,8 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 
 // A process that does not end even with SIGKILL, as with a disk that does not respond, is left behind. It counts
 // as stuck until it has ended, and executes nothing.
+//
+// Verifies: G42
 func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	freezer, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "carillon-test-")
 	if err != nil {

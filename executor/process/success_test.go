@@ -11,6 +11,7 @@ import (
 
 func success(s task.Success) func(*task.Assigned) { return func(a *task.Assigned) { a.Success = s } }
 
+// Verifies: G55
 func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	codes := func(codes ...int) task.Success { return task.Success{ExitCodes: codes} }

@@ -62,6 +62,7 @@ func daemonize(file string) string {
 	return `setsid env -i /bin/sh -c 'trap "" TERM HUP; echo $$ >` + file + `.new; /bin/mv ` + file + `.new ` + file + `; while :; do /bin/sleep 1; done' >/dev/null 2>&1 & while ! test -s ` + file + `; do sleep 0.01; done; `
 }
 
+// Verifies: G20
 func TestTree_EndsWithTheAttempt(t *testing.T) {
 	l := treeLauncher(t)
 

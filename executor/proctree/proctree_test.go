@@ -90,6 +90,7 @@ func TestBirth_TellsReusedNumbers(t *testing.T) {
 	}
 }
 
+// Verifies: G42
 func TestProc_NeverExecuted(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	executortest.Must(t, cmd.Start())

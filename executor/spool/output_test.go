@@ -35,6 +35,8 @@ func (p *patterns) Settled() bool { return p.unwanted == nil && p.found }
 
 // However the output is split into writes, a matcher receives each line as if it had come alone, and stores at
 // most one.
+//
+// Verifies: G55
 func TestLines_AreThoseOfTheStream(t *testing.T) {
 	long := strings.Repeat("x", longestLine)
 	for name, c := range map[string]struct {

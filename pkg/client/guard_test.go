@@ -15,6 +15,8 @@ import (
 
 // TestReadOnly_SendsNoChange: requests that would change something are refused before they are sent; others are
 // sent.
+//
+// Verifies: G56
 func TestReadOnly_SendsNoChange(t *testing.T) {
 	var calls atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

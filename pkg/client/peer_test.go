@@ -121,6 +121,8 @@ func another(t *testing.T, listen string) (address string, told func() string) {
 const theToken = "carillon_abcdefghijklmnop_secretsecretsecretsecret"
 
 // The attack: while the daemon is not running, another user of the host listens on its port to obtain a token.
+//
+// Verifies: G39
 func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 	for _, listen := range []string{"tcp4 127.0.0.1:0", "tcp4 0.0.0.0:0", "tcp [::]:0", "tcp6 [::1]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -217,6 +219,7 @@ func TestSocket_IsServedAndChecked(t *testing.T) {
 	}
 }
 
+// Verifies: G39
 func TestSocket_OfAnotherUserGetsNothing(t *testing.T) {
 	dir, err := os.MkdirTemp("", "socket")
 	if err != nil {

@@ -129,6 +129,8 @@ func (i *intrusion) attempt(name string, detached bool, change func(*task.Proces
 
 // TestTasks_AreNoAdministratorsByTheSocket tries to administer the cluster from tasks whose user or groups may do so
 // without a token.
+//
+// Verifies: G39
 func TestTasks_AreNoAdministratorsByTheSocket(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -183,6 +185,8 @@ func TestTasks_AreNoAdministratorsByTheSocket(t *testing.T) {
 }
 
 // A policy can give tasks the group. Their processes are no administrators nevertheless, also without control groups.
+//
+// Verifies: G39
 func TestTasks_AreNoAdministratorsEvenWithTheGroup(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

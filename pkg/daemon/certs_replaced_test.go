@@ -22,6 +22,8 @@ import (
 
 // With TLS everywhere and an etcd with users, whose tokens expire all the time, every certificate, the CA and the
 // password are replaced under load. Nothing is interrupted, and every tick has its run.
+//
+// Verifies: G51
 func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Verifies: G49
 func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 	good := func() daemon.Config {
 		c := daemon.Defaults()
@@ -154,6 +155,7 @@ func plain(change func(*daemon.Config)) func(*daemon.Config) {
 	}
 }
 
+// Verifies: G49
 func TestConfig_PeersHaveCertificatesOrConsent(t *testing.T) {
 	files := newPKI(t).node("n1")
 	for name, change := range map[string]func(*daemon.Config){

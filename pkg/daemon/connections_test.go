@@ -156,6 +156,8 @@ func (h *healthChecks) String() string {
 //
 // With CARILLON_SOAK, the test uses 10,000 connections for that time, the default limits, and health checks before
 // the attack for comparison.
+//
+// Verifies: G41
 func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -13,6 +13,8 @@ import (
 
 // The ticks that a dry run reports are those that a real daemon then decides, for ticks that are added, removed or
 // moved, for an end, and for a pause that ends.
+//
+// Verifies: G43
 func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "4")

@@ -149,6 +149,8 @@ func answers(p *process, path string) (int, string) {
 
 // Three agents without another etcd wait for a majority, fire, lose one to kill -9, then one with all its data,
 // and are restarted in turn.
+//
+// Verifies: G26, G50
 func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -28,6 +28,7 @@ import (
 // smallQuota is a quota that fills up quickly.
 const smallQuota = 24 << 20
 
+// Verifies: G4, G18, G38
 func TestFull_EmbeddedEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -45,6 +46,8 @@ func TestFull_EmbeddedEtcd(t *testing.T) {
 
 // Of two nodes with a separate etcd, the leader is killed while etcd is full, and is restarted. No node can join
 // or lead then. When there is space again, everything must continue without further actions.
+//
+// Verifies: G4, G18, G38
 func TestFull_EtcdOfItsOwn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -31,6 +31,8 @@ func soak(t *testing.T, short time.Duration) time.Duration {
 
 // Three nodes share many tasks that tick every second. One is killed and restarted, and one is stopped. According
 // to etcd, every tick has exactly one outcome.
+//
+// Verifies: G1-G8, G10-G12, G16, G23
 func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -74,6 +76,8 @@ func TestSoak_EveryTickHasOneOutcomeWhileNodesComeAndGo(t *testing.T) {
 
 // etcd is stopped under load until all nodes have lost their sessions, and is started again. No daemon exits, no
 // tick is lost, no task is killed, and each log reports it once.
+//
+// Verifies: G1-G8, G10-G12, G16, G18, G23
 func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -54,6 +54,8 @@ func socketFile(t *testing.T, network, address string) *os.File {
 
 // The service manager keeps the socket and the port of a node open while the daemon is down. The next daemon
 // answers connections of that time.
+//
+// Verifies: G40
 func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
 	t.Parallel()                           // mostly waits
 	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short
@@ -115,6 +117,7 @@ func TestInherited_SocketsOutliveTheDaemon(t *testing.T) {
 	}
 }
 
+// Verifies: G40
 func TestInherited_SocketsAreForTheDaemonOnly(t *testing.T) {
 	t.Parallel()                           // mostly waits
 	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short

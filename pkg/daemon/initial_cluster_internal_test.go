@@ -65,6 +65,8 @@ func unusedPort(t *testing.T) int {
 
 // The peer listener must bind the address that Validate has checked. A name that seems to be a loopback name must
 // not be served on all interfaces.
+//
+// Verifies: G49
 func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 	hostname, err := os.Hostname()
 	if err != nil {

@@ -18,6 +18,8 @@ import (
 
 // Another user may have taken the port while the daemon was down. Tasks fire nevertheless, the other program's
 // address is not announced, and the node takes the port back when it is free.
+//
+// Verifies: G39
 func TestListen_ATakenPortDoesNotKeepANodeFromFiring(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
@@ -83,6 +85,7 @@ func socketClient(path string, uid int) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
+// Verifies: G39
 func TestListen_TheSocketKnowsItsUsers(t *testing.T) {
 	t.Parallel()                           // mostly waits
 	dir, err := os.MkdirTemp("", "socket") // the path of a socket must be short

@@ -18,6 +18,8 @@ import (
 
 // Lists are read without pause while one of three nodes is killed and another one drained. The tasks do not change, so
 // each list must contain exactly those of the shards that it does not name as missing (G30).
+//
+// Verifies: G30
 func TestLists_NameWhatIsMissingWhenNodesGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -62,6 +62,8 @@ func (r *command) ends(code int, said string) {
 
 // A run on the first node is followed from the third while the second is stopped. Another one is followed over the
 // death of its node to the next attempt on another node.
+//
+// Verifies: G47, G53
 func TestLogs_AreFollowedFromAnyNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

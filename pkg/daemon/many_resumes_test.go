@@ -18,6 +18,8 @@ import (
 // outcome.
 //
 // With CARILLON_SOAK, the test resumes 10,000 tasks of 256 shards and reports the lateness of runs.
+//
+// Verifies: G4
 func TestManyResumes_LeaveFiringAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

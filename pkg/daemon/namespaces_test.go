@@ -13,6 +13,8 @@ import (
 
 // A namespace that is tightened stops the tasks that it contains: their runs end without a start, and say why. When it
 // is loosened again they run as before.
+//
+// Verifies: G29
 func TestNamespace_LimitsTasksThatExist(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "2")
@@ -69,6 +71,8 @@ func TestNamespace_LimitsTasksThatExist(t *testing.T) {
 }
 
 // A host that gives itself a label does not receive the runs of a namespace that is restricted to nodes with that label.
+//
+// Verifies: G29
 func TestNodeLimit_KeepsRunsFromANodeWithAForgedLabel(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "--shards", "2")

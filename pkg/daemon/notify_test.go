@@ -61,6 +61,7 @@ func (s *serviceManager) waitsFor(line string) {
 	})
 }
 
+// Verifies: G52
 func TestNotify_ReadyIsANodeThatFires(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

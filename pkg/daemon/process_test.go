@@ -91,6 +91,7 @@ func lineIn(t *testing.T, path string) (line string) {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
+// Verifies: G17
 func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
@@ -117,6 +118,7 @@ func TestDaemon_LeavesNoProcessBehindWhenItIsKilled(t *testing.T) {
 	c.judge(check.Options{})
 }
 
+// Verifies: G9
 func TestDaemon_StartsALostAttemptAgainElsewhereOnlyIfAsked(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "3s")
@@ -169,6 +171,7 @@ func TestDaemon_RefusesANameThatAnotherHolds(t *testing.T) {
 	}
 }
 
+// Verifies: G20
 func TestDaemon_DrainsWhenAskedToStopAndLeavesNothing(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8")
@@ -251,6 +254,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 	}
 }
 
+// Verifies: G7
 func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "4")
@@ -304,6 +308,7 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 	c.judge(check.Options{})
 }
 
+// Verifies: G2
 func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 	t.Parallel() // mostly waits
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "2s")

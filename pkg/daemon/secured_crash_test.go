@@ -18,6 +18,8 @@ import (
 
 // A crash is detected with TLS as without. The guardian of the dead daemon connects to an etcd with TLS and users,
 // with the password that it reads at that moment. The password is not visible in any other process.
+//
+// Verifies: G48
 func TestDaemon_ACrashIsNoticedByTLSAndItsGuardianLogsIn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -100,6 +102,8 @@ func children(t *testing.T, of int) (list []int) {
 // While a cluster migrates to TLS, nodes without TLS reach all others, and both detect each other's crashes once
 // all trust the CA. A node with TLS sends no requests to a node without, because others on the network could read
 // or change the answer.
+//
+// Verifies: G48
 func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

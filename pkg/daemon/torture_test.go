@@ -103,6 +103,8 @@ func theWorst(setuid string) []worst {
 }
 
 // TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing also tests that another task misses no tick meanwhile.
+//
+// Verifies: G20
 func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")
@@ -173,6 +175,8 @@ func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 
 // TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle tests that no process, zombie, control group, mount or
 // directory is left.
+//
+// Verifies: G20
 func TestTorture_NothingIsLeftWhenTheDaemonIsKilledInTheMiddle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("whole daemons: make test-cluster")

@@ -254,6 +254,7 @@ func TestBatcher_KeepsTheOrderOfThoseThatConflict(t *testing.T) {
 	}
 }
 
+// Verifies: G19
 func TestBatcher_HalvesDownToTheCulprit(t *testing.T) {
 	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)

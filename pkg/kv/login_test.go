@@ -82,6 +82,8 @@ func (g *guarded) dial(cfg kv.Config) *kv.Client {
 
 // A password is changed in etcd and then in its file. The session and the followed ranges continue, and writes in
 // between wait. Ranges that are followed later share streams that were opened with an old token.
+//
+// Verifies: G51
 func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)

@@ -42,6 +42,8 @@ func (r *runningEngine) rows() (list []string, complete bool) {
 }
 
 // A new owner finds out how runs had ended before. Dismissed failures stay dismissed.
+//
+// Verifies: G30
 func TestAsk_ANewOwnerKnowsThePast(t *testing.T) {
 	t.Parallel()
 
@@ -155,6 +157,8 @@ func (s *heldOpening) Queue(ctx context.Context, shard int) ([]store.ShardEvent,
 }
 
 // A shard is left out until it is loaded and its active attempts are known, also when it is opened again.
+//
+// Verifies: G30
 func TestAsk_LeavesOutAShardThatIsBeingOpened(t *testing.T) {
 	t.Parallel()
 

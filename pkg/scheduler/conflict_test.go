@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Verifies: G7
 func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
 	t.Parallel()
 
@@ -52,6 +53,7 @@ func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
 	}
 }
 
+// Verifies: G7
 func TestCommit_ChangesBetweenDecisionAndCatchUpWin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -107,6 +109,8 @@ func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 }
 
 // A task that changes all the time must not delay the other tasks of its shard.
+//
+// Verifies: G19
 func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -158,6 +162,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	}
 }
 
+// Verifies: G3
 func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
 	t.Parallel()
 
@@ -186,6 +191,7 @@ func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
 	}
 }
 
+// Verifies: G2
 func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 	t.Parallel()
 
@@ -310,6 +316,7 @@ func TestWorker_MissingWatermarkIsDamage(t *testing.T) {
 	w.want("a")
 }
 
+// Verifies: G19
 func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
 	t.Parallel()
 	good := func(change option) func(w *world) {
@@ -481,6 +488,8 @@ func comparing(unknown clientv3.Cmp, of func(name string) bool) func(kv.Txn) kv.
 }
 
 // Commits for a task fail because of something that this worker cannot learn. The other tasks must not notice.
+//
+// Verifies: G19
 func TestConflict_OfUnknownCauseHoldsUpOnlyItsTask(t *testing.T) {
 	t.Parallel()
 
@@ -579,6 +588,8 @@ var conflictMutants = map[string]func(s *shardState, p *plan, c *store.Conflict,
 
 // Each mutant leaves something undecided that is decided without it: what a foreign writer has ended, the tick of
 // a task that shares a commit with a foreign key, or the tick of the task that was set aside.
+//
+// Verifies: G19
 func TestConflict_MutantsAreCaught(t *testing.T) {
 	t.Parallel()
 

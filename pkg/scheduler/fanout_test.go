@@ -626,6 +626,7 @@ func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
 	}
 }
 
+// Verifies: G26
 func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3").judged()

@@ -117,6 +117,8 @@ func (h *testWorker) runs(name string, first, last int, states ...task.State) {
 func keeps(n int) task.History { return task.History{Keep: n, Record: task.RecordAll} }
 
 // One revision deletes the records from the history and writes the chunk.
+//
+// Verifies: G31
 func TestFold_MovesRecordsInOneTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -150,6 +152,8 @@ func TestFold_MovesRecordsInOneTransaction(t *testing.T) {
 }
 
 // Only the owner folds, at whichever moment it loses the shard.
+//
+// Verifies: G31
 func TestFold_IsFenced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -176,6 +180,8 @@ func TestFold_IsFenced(t *testing.T) {
 }
 
 // A transaction whose answer was lost arrives after the next fold, or once more.
+//
+// Verifies: G31
 func TestFold_ALateCopyChangesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -216,6 +222,8 @@ func (d *commitGate) deliverTwice() {
 }
 
 // Two trims of the same task read the same records. One of them has to read again.
+//
+// Verifies: G31
 func TestFold_TwoAtOnceCountEachRecordOnce(t *testing.T) {
 	t.Parallel()
 
@@ -247,6 +255,8 @@ func TestFold_TwoAtOnceCountEachRecordOnce(t *testing.T) {
 
 // If keep is lowered, the rest is folded in many transactions. An owner that dies in between loses nothing, and its
 // successor continues.
+//
+// Verifies: G31
 func TestFold_InManyStepsThatTwoOwnersShare(t *testing.T) {
 	t.Parallel()
 
@@ -283,6 +293,8 @@ func TestFold_InManyStepsThatTwoOwnersShare(t *testing.T) {
 }
 
 // A fold that needs many chunks, and deletes as many old ones, is split: etcd allows 128 operations.
+//
+// Verifies: G31
 func TestFold_SplitsWhatNeedsManyChunks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -331,6 +343,8 @@ func (w *world) putChunk(name string, from time.Time, uid string) {
 
 // The owner extends a range of skipped ticks between the read of its record and the fold. The extended record is the one
 // that was written last, so it stays.
+//
+// Verifies: G31
 func TestFold_DoesNotLoseTicksOfARangeThatGrows(t *testing.T) {
 	t.Parallel()
 
@@ -369,6 +383,8 @@ func TestFold_DoesNotLoseTicksOfARangeThatGrows(t *testing.T) {
 }
 
 // A change of keep takes effect with the next trims.
+//
+// Verifies: G31
 func TestFold_KeepIsRaised(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -385,6 +401,8 @@ func TestFold_KeepIsRaised(t *testing.T) {
 }
 
 // A task without a ledger has none, and loses the one that it had.
+//
+// Verifies: G31
 func TestFold_WithoutLedger(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -444,6 +462,8 @@ func (w *world) wantComplete(name string, ticks int, hasEnded func(int) bool) (f
 
 // A ledger is not complete before what was deleted without being counted, and before the last tick of a chunk that was
 // deleted, although a run of an older tick that took long is in a later chunk.
+//
+// Verifies: G31
 func TestFold_KnowsSinceWhenTheLedgerIsComplete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -508,6 +528,8 @@ func TestFold_KnowsSinceWhenTheLedgerIsComplete(t *testing.T) {
 }
 
 // The cluster's setting applies to tasks without one. A limit stops folds, and deletes nothing.
+//
+// Verifies: G31
 func TestFold_FollowsTheCluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -544,6 +566,8 @@ func TestFold_FollowsTheCluster(t *testing.T) {
 }
 
 // Fold begins a new chunk behind one that it must not change, and deletes one of a deleted task.
+//
+// Verifies: G31
 func TestFold_BehindChunksOfOthers(t *testing.T) {
 	t.Parallel()
 
@@ -586,6 +610,8 @@ func TestFold_BehindChunksOfOthers(t *testing.T) {
 }
 
 // Two folds begin behind the same chunk, which neither of them changes.
+//
+// Verifies: G31
 func TestFold_ALateCopyBehindAChunkOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -603,6 +629,8 @@ func TestFold_ALateCopyBehindAChunkOfOthers(t *testing.T) {
 }
 
 // The first fold of a task arrives after its ledger was switched off, and its records were deleted.
+//
+// Verifies: G31
 func TestFold_ALateCopyAfterARemovalWritesNoLedger(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -618,6 +646,8 @@ func TestFold_ALateCopyAfterARemovalWritesNoLedger(t *testing.T) {
 }
 
 // A full etcd refuses puts. The records are deleted all the same, and the count shows that some are missing.
+//
+// Verifies: G31
 func TestFold_DeletesWithoutAFoldWhileEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -639,6 +669,8 @@ func TestFold_DeletesWithoutAFoldWhileEtcdIsFull(t *testing.T) {
 }
 
 // The task is deleted between the read and the write. Nothing of it may be left.
+//
+// Verifies: G31
 func TestFold_NotOfADeletedTask(t *testing.T) {
 	t.Parallel()
 
@@ -678,6 +710,8 @@ func TestFold_NotOfADeletedTask(t *testing.T) {
 }
 
 // Records stay while their ticks are young, beyond the number that is kept.
+//
+// Verifies: G31
 func TestFold_KeepFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -713,6 +747,8 @@ func TestFold_KeepFor(t *testing.T) {
 
 // What record: failures deletes is folded, and late results mark the run to which they belong. A span continues over
 // failures that stay in the history.
+//
+// Verifies: G31
 func TestFold_FailuresOnlyAndLateResults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -736,6 +772,8 @@ func TestFold_FailuresOnlyAndLateResults(t *testing.T) {
 }
 
 // A late result may arrive after the record of its run has gone. It adds nothing to the ledger, and is only deleted.
+//
+// Verifies: G31
 func TestFold_OfLateResultsAlone(t *testing.T) {
 	t.Parallel()
 
@@ -768,6 +806,8 @@ func TestFold_OfLateResultsAlone(t *testing.T) {
 }
 
 // Old chunks go when a new one begins, and the oldest if there are too many.
+//
+// Verifies: G31
 func TestFold_DropsOldChunks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -821,6 +861,8 @@ func TestFold_DropsOldChunks(t *testing.T) {
 }
 
 // Records that cannot be read are counted.
+//
+// Verifies: G31
 func TestFold_CountsRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -842,6 +884,8 @@ func TestFold_CountsRecordsThatCannotBeRead(t *testing.T) {
 }
 
 // The ledger is deleted with its task, and another task of that name begins its own.
+//
+// Verifies: G31
 func TestFold_EndsWithItsTask(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

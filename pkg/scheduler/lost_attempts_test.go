@@ -82,6 +82,8 @@ func TestLost_RequestMayHaveReachedItsTarget(t *testing.T) {
 
 // An attempt is lost after the time in its record, whatever the cluster's setting is by then, because its
 // node uses the record as well.
+//
+// Verifies: G17
 func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 	t.Parallel()
 

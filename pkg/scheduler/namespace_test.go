@@ -183,6 +183,7 @@ func TestAccept_AnAttemptHasTheArgumentsOfItsRun(t *testing.T) {
 	}
 }
 
+// Verifies: G29
 func TestAccept_ARunThatItsTaskNoLongerAcceptsFails(t *testing.T) {
 	t.Parallel()
 

@@ -273,6 +273,8 @@ func TestOverlap_ReplaceByATickThatComesTooLate(t *testing.T) {
 
 // An owner that is about to cancel a run learns from the conflict that the task's policy is no longer
 // replace.
+//
+// Verifies: G7
 func TestOverlap_ReplaceWasSwitchedOffUnseen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -367,6 +369,8 @@ func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
 
 // The same with another owner at every moment. The checker judges at every revision which runs are active
 // at the same time.
+//
+// Verifies: G8
 func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 	t.Parallel()
 

@@ -233,6 +233,7 @@ func TestQueue_DeleteIsSeenThroughByTheNextOwner(t *testing.T) {
 	}
 }
 
+// Verifies: G8
 func TestQueue_AttemptsOfATaskThatWasDeletedAndCreatedAgainAreCancelled(t *testing.T) {
 	t.Parallel()
 

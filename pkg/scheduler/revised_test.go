@@ -12,6 +12,8 @@ func (h *testWorker) deaf() { h.batches = nil }
 
 // A tick after an acknowledged edit has an outcome, although the owner's watch has delivered nothing. The
 // commit that would pass it fails, and the owner reads the entries.
+//
+// Verifies: G4
 func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 	t.Parallel()
 
@@ -52,6 +54,8 @@ func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 
 // Edits before each commit of a shard slow it down but do not stop it: ticks are decided in their entries,
 // and the watermark stays.
+//
+// Verifies: G4
 func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -11,6 +11,8 @@ func shadow(t *task.Task) { t.Shadow = true }
 
 // Each tick has its own record, and nothing starts or waits, whatever the overlap policy, and even without
 // a node that could run it.
+//
+// Verifies: G24
 func TestShadow_EachTickIsRecordedAndNothingStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -23,6 +25,7 @@ func TestShadow_EachTickIsRecordedAndNothingStarts(t *testing.T) {
 	w.wantAll([]string{"skips", "queues", "nowhere"}, "+1 skipped shadow", "+2 skipped shadow")
 }
 
+// Verifies: G24
 func TestShadow_LateTicksGoByTheMissedPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -40,6 +43,8 @@ func TestShadow_LateTicksGoByTheMissedPolicy(t *testing.T) {
 }
 
 // More late ticks than one commit can hold.
+//
+// Verifies: G24
 func TestShadow_ManyLateTicks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -52,6 +57,7 @@ func TestShadow_ManyLateTicks(t *testing.T) {
 	}
 }
 
+// Verifies: G24
 func TestShadow_APersonsRunStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -63,6 +69,7 @@ func TestShadow_APersonsRunStarts(t *testing.T) {
 	w.want("a", "+0 dispatched manual", "+10 skipped shadow")
 }
 
+// Verifies: G24
 func TestShadow_TicksRunFromItsEndOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -79,6 +86,8 @@ func TestShadow_TicksRunFromItsEndOn(t *testing.T) {
 }
 
 // max_runs counts runs, and a shadow task has none.
+//
+// Verifies: G24
 func TestShadow_UsesUpNoRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -90,6 +99,8 @@ func TestShadow_UsesUpNoRuns(t *testing.T) {
 }
 
 // A schedule that counts from the end of the last run counts from the tick that would have been a run.
+//
+// Verifies: G24
 func TestShadow_GoesOnAfterCompletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

@@ -357,6 +357,8 @@ type play struct {
 
 // Whatever happens to tasks, lists, counts, the board and views agree with the records on which of them are failing,
 // overdue, waiting and running.
+//
+// Verifies: G30
 func TestStates_AgreeWithTheRecords(t *testing.T) {
 	t.Parallel()
 

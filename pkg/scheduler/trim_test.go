@@ -92,6 +92,8 @@ func endsOutOfOrder(w *world, opts ...option) {
 
 // An owner reads when the last run ended while the trimmer deletes that record. The next tick must not come
 // a period early.
+//
+// Verifies: G25
 func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	t.Parallel()
 
@@ -131,6 +133,8 @@ func TestStudy_OfALastEndThatCannotBeRead(t *testing.T) {
 }
 
 // A trim keeps the record of the last end, from which the ttl counts.
+//
+// Verifies: G25
 func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -144,6 +148,8 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 // A node that was cut off records an end late, after the end of another run that ended later. The ttl
 // counts from the later end: for an owner that saw the two ends, for one that reads them, and for one that sees
 // only the late record.
+//
+// Verifies: G25
 func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 	t.Parallel()
 

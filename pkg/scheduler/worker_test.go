@@ -60,6 +60,7 @@ func TestWorker_DecidesNothingWhenNothingIsDue(t *testing.T) {
 	}
 }
 
+// Verifies: G3
 func TestWorker_GoesOnWhereAnotherStopped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -116,6 +117,7 @@ func TestWorker_DecidesInTheOrderOfTimeAndTask(t *testing.T) {
 	}
 }
 
+// Verifies: G4
 func TestWorker_HerdIsSplitAndNoneLostWhenTheOwnerDiesInBetween(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -168,6 +170,7 @@ func TestWorker_TasksBehindAPartialWatermarkAreLeftAlone(t *testing.T) {
 	w.wantAll(all[n:], "+1 missed came_to_light_late", "+2 dispatched")
 }
 
+// Verifies: G4
 func TestWorker_EntryBehindTheWatermarkIsCaughtUpBeforeItIsCovered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -199,6 +202,7 @@ func TestWorker_EntryBehindTheWatermarkIsCaughtUpBeforeItIsCovered(t *testing.T)
 	w.want("b", "+2 dispatched", "+3 dispatched", "+4 dispatched")
 }
 
+// Verifies: G4
 func TestWorker_SeenWaitsForAllEntriesOfARevision(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -276,6 +280,7 @@ func TestWorker_PausedTaskHasNoTicksAndStillRunsWhenAsked(t *testing.T) {
 	w.want("a", "+5 succeeded manual", "+7 dispatched")
 }
 
+// Verifies: G5
 func TestWorker_ClockThatGoesBackDecidesNothingTwice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2").judged()
@@ -298,6 +303,8 @@ func TestWorker_ClockThatGoesBackDecidesNothingTwice(t *testing.T) {
 
 // The owner's clock is behind that of the owner before it. It finds entries with ticks up to the watermark
 // that are still to come by its clock.
+//
+// Verifies: G6
 func TestWorker_DecidesNoTickBeforeItsTimeForAnEntryBehindTheWatermark(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -328,6 +335,7 @@ func TestWorker_DecidesNoTickBeforeItsTimeForAnEntryBehindTheWatermark(t *testin
 	w.want("a", "+1 dispatched", "+2 dispatched", "+3 dispatched", "+4 dispatched")
 }
 
+// Verifies: G11
 func TestWorker_TicksOfOneTaskNeverStartTwoRunsInOneRevision(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
@@ -352,6 +360,7 @@ func TestWorker_TicksOfOneTaskNeverStartTwoRunsInOneRevision(t *testing.T) {
 	}
 }
 
+// Verifies: G8
 func TestWorker_OverlapSkipsWhileARunIsActiveOrWaitsToBeRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()

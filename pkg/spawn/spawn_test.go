@@ -89,6 +89,7 @@ func run(c Command) (string, error) {
 	return string(out), errors.Join(err, rerr, werr)
 }
 
+// Verifies: G42
 func TestStart_Errors(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -133,6 +134,7 @@ func TestStart_Errors(t *testing.T) {
 	}
 }
 
+// Verifies: G42
 func TestStart_User(t *testing.T) {
 	if os.Geteuid() != 0 {
 		_, err := run(Command{Path: "/bin/true", User: &syscall.Credential{Uid: 65534, Gid: 65534}})
@@ -154,6 +156,8 @@ func TestStart_User(t *testing.T) {
 }
 
 // A user with more processes than the limit can still start this one.
+//
+// Verifies: G42
 func TestStart_MaxProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -179,6 +183,8 @@ func TestStart_MaxProcesses(t *testing.T) {
 
 // A process inherits nothing from the way in which the parent was started: here under nohup, with blocked signals,
 // open descriptors and another limit of open files.
+//
+// Verifies: G42
 func TestStart_InheritsNothing(t *testing.T) {
 	cmd := exec.Command("/bin/sh", "-c", `trap '' HUP INT QUIT TERM; ulimit -Sn 321; exec 9</dev/null; exec "$0"`, os.Args[0])
 	cmd.Env = append(os.Environ(), "SPAWN_TEST_PARENT=1", "GORACE=atexit_sleep_ms=0",
@@ -208,6 +214,7 @@ func TestStart_InheritsNothing(t *testing.T) {
 	}
 }
 
+// Verifies: G42
 func TestStart_Session(t *testing.T) {
 	out, err := run(Command{Path: "/bin/sh", Args: []string{"sh", "-c", "cut -d' ' -f5,6 /proc/$$/stat; echo $$ $$"}, Setsid: true})
 	if a, b, _ := strings.Cut(strings.TrimSpace(out), "\n"); a != b || err != nil {
@@ -216,6 +223,8 @@ func TestStart_Session(t *testing.T) {
 }
 
 // A held process does nothing until it is released. It ends if it is killed.
+//
+// Verifies: G42
 func TestStart_Held(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -256,6 +265,8 @@ func TestStart_Held(t *testing.T) {
 }
 
 // Starts from many threads while the garbage collector runs, goroutines are preempted and signals arrive.
+//
+// Verifies: G42
 func TestStart_UnderPressure(t *testing.T) {
 	stop := make(chan struct{})
 	var noise sync.WaitGroup

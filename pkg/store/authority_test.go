@@ -54,6 +54,8 @@ func (h *tokenHolder) Authorize(_ context.Context, lost *store.Proof) (store.Pro
 
 // A cancel that no write can compare anything for is refused as a write would be: if the fence, the token, the labels or
 // the attempt have changed.
+//
+// Verifies: G38
 func TestProveCancel_ComparesWhatAWriteWould(t *testing.T) {
 	w := newWorld(t)
 	st := w.create(ref)

@@ -86,6 +86,8 @@ func (a *administrator) takeLate(t *testing.T) (list []string) {
 // node keeps. Everything that must put a record is refused and changes nothing: disabling a user, changing a binding,
 // and cancelling a run, because a waiting run gets a record of its end, and an attempt is asked to end by its own record.
 // No run is dispatched meanwhile either, since a commit puts the watermark.
+//
+// Verifies: G38
 func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
 	server, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,

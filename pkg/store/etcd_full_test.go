@@ -21,6 +21,8 @@ import (
 
 // A full etcd accepts transactions that only delete, alone and in a shared request. So trims continue, and tasks can
 // be deleted. Writes with puts are refused but not lost: a commit succeeds as soon as there is space.
+//
+// Verifies: G38
 func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	server, err := embedded.Start(t.Context(), embedded.Config{
 		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,

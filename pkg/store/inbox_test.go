@@ -155,6 +155,7 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	}
 }
 
+// Verifies: G12
 func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		retried bool // the owner retries the lost attempt
@@ -218,6 +219,7 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 	}
 }
 
+// Verifies: G12
 func TestFinish_LostBySelfAndByTheOwnerIsOneOutcome(t *testing.T) {
 	w, h := newInbox(t)
 	w.lose(h, nil)

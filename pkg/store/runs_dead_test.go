@@ -123,6 +123,8 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 }
 
 // The user who requested a run, and the names of its variables, remain in its record wherever that goes (G26).
+//
+// Verifies: G26
 func TestRuns_KeepWhoAskedForThem(t *testing.T) {
 	w, h := newInbox(t)
 	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}

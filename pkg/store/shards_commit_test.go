@@ -67,6 +67,7 @@ func TestCommit_WritesAllAtOneRevision(t *testing.T) {
 	}
 }
 
+// Verifies: G2
 func TestCommit_StopsWhenFenced(t *testing.T) {
 	for name, fence := range map[string]func(w *world){
 		"owner rewritten for another": func(w *world) { w.own(ref.Shard, "n2") },
@@ -363,6 +364,8 @@ func (w *world) cancelQueued(r record.Ref, id string) {
 }
 
 // However often a request or its answer is lost, a commit is applied once, and its writer knows that.
+//
+// Verifies: G3
 func TestCommit_IsSettledByItsNonce(t *testing.T) {
 	for _, fates := range [][]fate{
 		{answerLost}, {requestLost}, {delayed},
@@ -521,6 +524,8 @@ func (w *world) withinASecond(do func(context.Context) error, want ...error) {
 
 // A slow worker has a write in flight when its successor opens the shard in the same session. The fences alone would
 // not reject that write.
+//
+// Verifies: G1
 func TestOpen_EndsADelayedWriteOfAnEarlierWorker(t *testing.T) {
 	w := newWorld(t)
 	c := w.begin()

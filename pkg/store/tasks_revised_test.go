@@ -14,6 +14,7 @@ import (
 // minutes returns the time n minutes after noon.
 func minutes(n int) task.Time { return task.At(noon.Add(time.Duration(n) * time.Minute)) }
 
+// Verifies: G4
 func TestBeginsTicks(t *testing.T) {
 	pausedUntil := func(until task.Time) func(*task.Entry) {
 		return func(e *task.Entry) {

@@ -43,6 +43,8 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, 
 
 // In whatever order the outputs of several tasks arrive, each line is complete and prefixed with its task's
 // name, and the whole output of a task is there, in order.
+//
+// Verifies: G47
 func TestMerger_NeverTearsLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer

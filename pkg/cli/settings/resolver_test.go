@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// Verifies: G39
 func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "api.sock")
 	server := func(edit func(*testEnv)) string {
@@ -77,6 +78,7 @@ func TestServer_SocketIsThatOfThePackage(t *testing.T) {
 	}
 }
 
+// Verifies: G39
 func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, token string) string {

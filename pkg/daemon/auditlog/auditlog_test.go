@@ -108,6 +108,7 @@ func (s *site) written(path string, n int) (operations string) {
 	return strings.Join(list, " ")
 }
 
+// Verifies: G36
 func TestAuditSink_NeitherRepeatsNorOmitsRecords(t *testing.T) {
 	s := newSite(t)
 	path := filepath.Join(s.dir, "audit.log")
@@ -193,6 +194,8 @@ func (t *stuckTarget) writeRecords(ctx context.Context, lines [][]byte) error {
 }
 
 // While a target does not answer, the records wait in etcd and not in memory. Afterwards each of them is written once.
+//
+// Verifies: G36
 func TestAuditSink_BoundsWhatWaitsForAStuckTarget(t *testing.T) {
 	const most = 10
 	s := newSite(t)
@@ -282,6 +285,7 @@ func TestAuditSink_WritesRefusedLogins(t *testing.T) {
 	stop()
 }
 
+// Verifies: G36
 func TestAuditFile_EndsATornLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	if err := os.WriteFile(path, []byte(`{"torn`), 0o640); err != nil {

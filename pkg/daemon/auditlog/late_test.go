@@ -46,6 +46,7 @@ func keepLate(l *Late, from, to int) {
 	}
 }
 
+// Verifies: G28
 func TestLateAudit_StoresRecordsOnceThereIsSpace(t *testing.T) {
 	dir, etcd := t.TempDir(), &fakeRecorder{}
 	l := openLate(t, dir, etcd)
@@ -73,6 +74,7 @@ func TestLateAudit_StoresRecordsOnceThereIsSpace(t *testing.T) {
 	}
 }
 
+// Verifies: G28
 func TestLateAudit_SurvivesACrash(t *testing.T) {
 	dir := t.TempDir()
 	l := openLate(t, dir, &fakeRecorder{})
@@ -93,6 +95,7 @@ func TestLateAudit_SurvivesACrash(t *testing.T) {
 	}
 }
 
+// Verifies: G28
 func TestLateAudit_DropsTheOldestBeyondItsLimit(t *testing.T) {
 	etcd := &fakeRecorder{}
 	l := openLate(t, t.TempDir(), etcd)
@@ -109,6 +112,7 @@ func TestLateAudit_DropsTheOldestBeyondItsLimit(t *testing.T) {
 	}
 }
 
+// Verifies: G28
 func TestLateAudit_RunsUntilTheEnd(t *testing.T) {
 	l := openLate(t, t.TempDir(), &fakeRecorder{space: 1})
 	l.every = time.Millisecond

@@ -114,6 +114,8 @@ func TestAuditSweeper_RemovesWhatIsOld(t *testing.T) {
 }
 
 // A subject that writes many records loses its own oldest ones, and no others lose theirs. Records of changes of access stay.
+//
+// Verifies: G28
 func TestAuditSweeper_RemovesThoseOfTheNoisiestSubject(t *testing.T) {
 	s := newSite(t)
 	s.write("user:ann", "set-binding", "binding", testNow.Add(-time.Hour))

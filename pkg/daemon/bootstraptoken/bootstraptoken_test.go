@@ -114,6 +114,7 @@ func (b *bootstrapper) must(err error) {
 	}
 }
 
+// Verifies: G33
 func TestAdminToken_IsCreatedWithTheCluster(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	n := newBootstrapper(t, etcd, kv.Direct(etcd))
@@ -145,6 +146,8 @@ func TestAdminToken_IsCreatedWithTheCluster(t *testing.T) {
 
 // TestAdminToken_StaysDeleted restarts nodes after the first token was deleted: the one that had created it, which
 // still has the secret on disk, the same once more, and a new one.
+//
+// Verifies: G33
 func TestAdminToken_StaysDeleted(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	n := newBootstrapper(t, etcd, kv.Direct(etcd))
@@ -171,6 +174,8 @@ func TestAdminToken_StaysDeleted(t *testing.T) {
 
 // TestAdminToken_SurvivesACrashBeforeTheTransaction kills the node when the secret is on disk, and starts it again: the
 // same secret is that of the cluster's token.
+//
+// Verifies: G33
 func TestAdminToken_SurvivesACrashBeforeTheTransaction(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	n := newBootstrapper(t, etcd, kv.Direct(etcd))
@@ -189,6 +194,8 @@ func TestAdminToken_SurvivesACrashBeforeTheTransaction(t *testing.T) {
 }
 
 // TestAdminToken_IsThatOfOneNode has two nodes find no cluster at the same time.
+//
+// Verifies: G33
 func TestAdminToken_IsThatOfOneNode(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	nodes := []*bootstrapper{newBootstrapper(t, etcd, kv.Direct(etcd)), newBootstrapper(t, etcd, kv.Direct(etcd))}
@@ -217,6 +224,8 @@ func TestAdminToken_IsThatOfOneNode(t *testing.T) {
 
 // The first write comes to nothing, and another node is first before it is tried again: the secret that this node has
 // kept is nobody's.
+//
+// Verifies: G33
 func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 	etcd := kvtest.Memory(t)
 	late, restart := newDeafBootstrapper(t, etcd, true)
@@ -237,6 +246,7 @@ func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 	}
 }
 
+// Verifies: G33
 func TestAdminToken_LeavesNobodyLockedOut(t *testing.T) {
 	for name, late := range map[string]bool{"the answer was lost": false, "the write came late": true} {
 		t.Run(name, func(t *testing.T) {

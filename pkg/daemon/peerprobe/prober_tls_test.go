@@ -77,6 +77,7 @@ func (a *tlsProbeFixture) reissue() {
 	}
 }
 
+// Verifies: G48
 func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
 	a := newTLSProbeFixture(t)
 	a.watched()
@@ -86,6 +87,8 @@ func TestPeers_NoticeACrashBehindTLS(t *testing.T) {
 }
 
 // If a peer was reached and TLS fails from then on, for whatever reason, it still listens, so it is not accused.
+//
+// Verifies: G48
 func TestPeers_AccuseNobodyForItsTLS(t *testing.T) {
 	for name, fail := range map[string]func(a *tlsProbeFixture){
 		"it shows the certificate of another CA": func(a *tlsProbeFixture) { a.reissue() },

@@ -130,6 +130,7 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 	})
 }
 
+// Verifies: G52
 func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 	heard(t, 2*time.Minute, func(_ context.Context, _ func(), m *Notifier, lines func() []string) error {
 		node := &fakeLife{}

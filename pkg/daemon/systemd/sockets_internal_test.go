@@ -51,6 +51,7 @@ func listenFor(t *testing.T, network, address string) net.Listener {
 	return l
 }
 
+// Verifies: G40
 func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	socket, port := listenFor(t, "unix", path), listenFor(t, "tcp", "127.0.0.1:0")
@@ -105,6 +106,8 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 }
 
 // A node that was installed before the socket unit existed has no setting for the socket.
+//
+// Verifies: G40
 func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	cfg := Addresses{Listen: "127.0.0.1:7070"}
@@ -118,6 +121,8 @@ func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
 
 // Sockets that are not used refuse connections, although the service manager keeps a copy open. Otherwise clients
 // would wait, and other nodes would count a node that has ended as alive.
+//
+// Verifies: G40
 func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	other := filepath.Join(socketDir(t), "other.sock")
@@ -167,6 +172,7 @@ func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 	}
 }
 
+// Verifies: G40
 func TestInherited_WhatIsNoListenerIsClosed(t *testing.T) {
 	dir := socketDir(t)
 	file, err := os.Create(filepath.Join(dir, "file"))

@@ -180,6 +180,8 @@ func needsRoot(t *testing.T) {
 }
 
 // The processes have left this one, as those of administrators are not started by the daemon.
+//
+// Verifies: G39
 func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 	needsRoot(t)
 	l := listen(t)
@@ -201,6 +203,7 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 	}
 }
 
+// Verifies: G39
 func TestAdministrators_DescendantsOfTheDaemonAreNone(t *testing.T) {
 	needsRoot(t)
 	l := listen(t)
@@ -227,6 +230,8 @@ func TestAdministrators_DescendantsOfTheDaemonAreNone(t *testing.T) {
 }
 
 // Without control groups, the daemon is a subreaper.
+//
+// Verifies: G39
 func TestAdministrators_DescendantsThatLeaveASubreaperAreNone(t *testing.T) {
 	needsRoot(t)
 
@@ -255,6 +260,8 @@ func TestAdministrators_DescendantsThatLeaveASubreaperAreNone(t *testing.T) {
 
 // A process in the control group of an attempt is none, even if it has left its parents, and whichever daemon has started
 // the attempt.
+//
+// Verifies: G39
 func TestAdministrators_ProcessesInGroupsOfAttemptsAreNone(t *testing.T) {
 	needsRoot(t)
 
@@ -305,6 +312,8 @@ func TestAdministrators_ProcessesInGroupsOfAttemptsAreNone(t *testing.T) {
 }
 
 // The connection of a process that has ended could belong to anybody who has inherited it.
+//
+// Verifies: G39
 func TestAdministrators_ProcessesThatHaveEndedAreNone(t *testing.T) {
 	needsRoot(t)
 	l := listen(t)
@@ -316,6 +325,8 @@ func TestAdministrators_ProcessesThatHaveEndedAreNone(t *testing.T) {
 }
 
 // Kernels before 6.5 report only the number of the process.
+//
+// Verifies: G39
 func TestProcess_WithAReusedNumberIsAnotherOne(t *testing.T) {
 	self := os.Getpid()
 	own, err := proctree.ReadStat(self)

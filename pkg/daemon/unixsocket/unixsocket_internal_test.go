@@ -22,6 +22,7 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
+// Verifies: G39
 func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 	path := filepath.Join(socketDir(t), "run", "api.sock")
 	first, err := Listen(path, Administrators{noGroup: true})
@@ -64,6 +65,8 @@ func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 }
 
 // Another process may hold the socket without the lock, as systemd does.
+//
+// Verifies: G39
 func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	other, err := net.Listen("unix", path)
@@ -78,6 +81,7 @@ func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	}
 }
 
+// Verifies: G39
 func TestListen_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 	for what, mode := range map[string]os.FileMode{"all": 0o777, "all, with the sticky bit": 0o777 | os.ModeSticky, "a group": 0o775} {
 		dir := socketDir(t)
@@ -104,6 +108,7 @@ func TestListen_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 	}
 }
 
+// Verifies: G39
 func TestListen_DoesNotRemoveAFile(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {

@@ -21,6 +21,7 @@ func spec(change func(*task.Spec)) *task.Spec {
 	return s
 }
 
+// Verifies: G32
 func TestNeedsOfChange(t *testing.T) {
 	secret := func(s *task.Spec) { s.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
 	request := func(url string) func(*task.Spec) {
@@ -85,6 +86,7 @@ func TestCheckTask_NamesTheGroupsOfRoot(t *testing.T) {
 	}
 }
 
+// Verifies: G29, G32
 func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 	strict := &task.Namespace{Name: "team-a"}
 	some := &task.Namespace{Name: "team-a", RunAs: []string{"app"}, Groups: []string{"docker"}, Shell: true, EnvFiles: []string{"/etc/app/", "/etc/one"}}

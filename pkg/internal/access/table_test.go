@@ -117,6 +117,7 @@ func TestTable_AllowsWhatABindingGives(t *testing.T) {
 	}
 }
 
+// Verifies: G33
 func TestTable_WithoutAFenceAllowsNothing(t *testing.T) {
 	table, _ := access.Compile(access.Records{Bindings: []task.Binding{bind("admins", "admin", "user:root")}})
 	read := access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: "default"}
@@ -230,6 +231,8 @@ func manySubjects(n int) []string {
 // TestCovers_NobodyGrantsMoreThanTheyHold draws grantors and bindings, and holds the verdict
 // against the definition: a covered binding allows its subject nothing that its author may
 // not do at the same moment.
+//
+// Verifies: G32
 func TestCovers_NobodyGrantsMoreThanTheyHold(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	roles := []string{"viewer", "operator", "editor", "namespace-admin", "auditor", "node-operator", "admin"}

@@ -53,6 +53,7 @@ func (w *world) auditReads() (here, there string) {
 
 func logsPath(run string) string { return "/v1/namespaces/prod/tasks/a/runs/" + run + "/logs" }
 
+// Verifies: G34
 func TestAccess_ReadsOfOutputAreRecordedIfTheNamespaceAsks(t *testing.T) {
 	w := newWorld(t)
 	here, there := w.auditReads()
@@ -117,6 +118,8 @@ func TestAccess_ReadsOfOutputAreRecordedIfTheNamespaceAsks(t *testing.T) {
 }
 
 // A read that cannot be recorded is refused before the first byte.
+//
+// Verifies: G34
 func TestAccess_AReadThatCannotBeRecordedIsRefused(t *testing.T) {
 	w := newWorld(t)
 	here, _ := w.auditReads()

@@ -35,6 +35,7 @@ type actorStep struct {
 	records                int    // of audit: one for each transaction; 0: one
 }
 
+// Verifies: G26
 func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	former := secret.NewKey()
@@ -249,6 +250,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 
 // A manual run's record says who asked for it, and with which variables; that of a retry
 // has those of its own request.
+//
+// Verifies: G26
 func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.make("a", "@daily", func(s *task.Spec) { s.Accept.Env = []string{"A", "B"} })

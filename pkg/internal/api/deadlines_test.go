@@ -36,6 +36,8 @@ func (w *world) serveAnew(configure func(*http.Server)) {
 
 // A caller who is refused must not hold a connection by sending its body slowly. The
 // server's own deadline is long here, so it is not what ends the connection.
+//
+// Verifies: G41
 func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -93,6 +95,8 @@ func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 
 // A client that sends requests and reads no answer must not hold a connection and the
 // buffers of its answers.
+//
+// Verifies: G41
 func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 	t.Parallel()
 
@@ -142,6 +146,8 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 }
 
 // The server's deadlines apply to whole requests. Streams last longer.
+//
+// Verifies: G41
 func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 	t.Parallel()
 	const deadline = 100 * time.Millisecond
@@ -192,6 +198,7 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 	}
 }
 
+// Verifies: G41
 func TestServe_TellsWhichConnectionsHaveAToken(t *testing.T) {
 	w := newWorld(t)
 	calls := 0

@@ -19,6 +19,8 @@ import (
 
 // The dry run of a change returns exactly the ticks that the change causes: the ticks of the written entry, as
 // its owner decides them, are those of the previous entry plus the changes that the dry run reported.
+//
+// Verifies: G43
 func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 	w := newWorld(t)
 	n := 0

@@ -131,6 +131,7 @@ func (w *fullWorld) cancel(run string) (client.Cancelled, error) {
 	return w.Runs.Cancel(w.t.Context(), "default", "a", run)
 }
 
+// Verifies: G38
 func TestFullEtcd_CancelsAnActiveRunOnItsNode(t *testing.T) {
 	w := newFullWorld(t)
 	for i, node := range []string{"node-a", "node-b"} {
@@ -184,6 +185,7 @@ func TestFullEtcd_CancelsAnActiveRunOnItsNode(t *testing.T) {
 	}
 }
 
+// Verifies: G38
 func TestFullEtcd_SaysWhyARunCannotBeCancelled(t *testing.T) {
 	w := newFullWorld(t)
 	parent, part := id(4, "aaaa"), task.PartID(id(4, "aaaa"), 0)
@@ -243,6 +245,8 @@ func TestFullEtcd_SaysWhyARunCannotBeCancelled(t *testing.T) {
 }
 
 // What a caller may do is decided before a node is asked, by what etcd has.
+//
+// Verifies: G38
 func TestFullEtcd_CancelsOnlyForThoseWhoMay(t *testing.T) {
 	w := newFullWorld(t)
 	w.active("node-b", "a", id(1, "aaaa"))
@@ -274,6 +278,8 @@ func TestFullEtcd_CancelsOnlyForThoseWhoMay(t *testing.T) {
 }
 
 // A node ends attempts only for nodes with the role api, only as they have signed it, and once.
+//
+// Verifies: G37
 func TestCancelAttempt_NeedsAStatementOfItsOwn(t *testing.T) {
 	w := newFullWorld(t)
 	w.memory.SetFull(true)

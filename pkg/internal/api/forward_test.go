@@ -66,6 +66,8 @@ func (w *world) runningOnNodeZ() string {
 
 // The attack: a node record that leads to somebody else's server collects the requests of callers of other
 // nodes. No token may arrive there, and it must not be possible to use what arrives at any other node.
+//
+// Verifies: G37
 func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 	w := newWorld(t)
 	run := w.runningOnNodeZ()
@@ -112,6 +114,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 	}
 }
 
+// Verifies: G37
 func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 	w := newWorld(t)
 	run := w.runningOnNodeZ()
@@ -131,6 +134,7 @@ func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 	}
 }
 
+// Verifies: G37
 func TestForward_FollowsNoRedirectAndPassesNoneOn(t *testing.T) {
 	w := newWorld(t)
 	run := w.runningOnNodeZ()
@@ -178,6 +182,7 @@ func TestForward_ANodeDoesNotBelieveWhoItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// Verifies: G37
 func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@daily")

@@ -17,6 +17,8 @@ import (
 
 // The requests go through two nodes. Some answers of etcd are lost after the write, and some requests before
 // it.
+//
+// Verifies: G14
 func TestTask_IsLinearizable(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
 	var lose sync.Mutex

@@ -52,6 +52,8 @@ func TestLogins_BoundsWhatItKnows(t *testing.T) {
 }
 
 // However many clients are refused, a node records 20 of them within a minute, and then says how many it left out.
+//
+// Verifies: G35
 func TestLogins_RecordsSomeAndCountsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // a timer adds records, too

@@ -199,6 +199,8 @@ func TestLogins_AFloodOfStatementsIsLoggedLikeOneOfTokens(t *testing.T) {
 
 // The record of a refused login has the subject if the token is known, the address and the reason, and never the secret.
 // It is not in etcd.
+//
+// Verifies: G35
 func TestLogins_AreRecordedWithWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
 	var mu sync.Mutex

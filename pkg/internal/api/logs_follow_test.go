@@ -391,6 +391,8 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 }
 
 // The node that forwards a stream stops or fails; the one that has the output continues.
+//
+// Verifies: G47
 func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 	w, _, run, _ := startLiveRun(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-z" })

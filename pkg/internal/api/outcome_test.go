@@ -22,6 +22,7 @@ var (
 	noSpace = rpctypes.ErrNoSpace
 )
 
+// Verifies: G13
 func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -138,6 +139,7 @@ func mustJSON(t *testing.T, v any) []byte {
 	return b
 }
 
+// Verifies: G18
 func TestEtcdAway_Is503(t *testing.T) {
 	w := newWorldOn(t, kvtest.Start(t))
 	_, err := w.Version(t.Context()) // the token is cached for a short time

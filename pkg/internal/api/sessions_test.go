@@ -132,6 +132,8 @@ func TestSession_LogoutEndsItAndNothingElse(t *testing.T) {
 }
 
 // A write of a session that was authorised does not commit after the token of the session was deleted.
+//
+// Verifies: G27
 func TestSession_AChangeLosesToTheDeletionOfItsToken(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.bind("user:eve", "editor", "default")
@@ -213,6 +215,8 @@ func TestLoginLink_BecomesOneSession(t *testing.T) {
 }
 
 // However many nodes a link is sent to at once, it becomes one session.
+//
+// Verifies: G27
 func TestLoginLink_IsUsedOnceByManyAtOnce(t *testing.T) {
 	w := newWorld(t)
 	token := w.token("user:eve")

@@ -96,6 +96,8 @@ func (w *world) replaces(txn kv.Txn, name string) (replaces, compares bool) {
 }
 
 // If the owner decides a tick while an edit is on its way to etcd, the edit counts from a later time.
+//
+// Verifies: G31
 func TestUpdate_CountsFromAfterTheTicksThatAreDecided(t *testing.T) {
 	for _, clockIsBehind := range []bool{false, true} {
 		for name, c := range stampedEdits {

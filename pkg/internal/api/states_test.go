@@ -93,6 +93,8 @@ func (w *world) run(name string, state task.State) string {
 
 // Lists, counts, the board and the task itself agree on whether a task is failing: from the end of a run that failed until
 // a later run succeeds, or each such run is dismissed or started again.
+//
+// Verifies: G30
 func TestStates_AFailingTaskIsFailingEverywhere(t *testing.T) {
 	w, ctx := withEngine(t), t.Context()
 	w.make("f", "@manual", nil)

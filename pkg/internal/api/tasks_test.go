@@ -313,6 +313,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 	}
 }
 
+// Verifies: G19
 func TestUnreadableRecords_HurtOnlyThemselves(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	k := w.store.Keys()

@@ -99,6 +99,8 @@ func (w *world) mark(name string, at time.Time) {
 
 // When a schedule with jitter replaces another one, the old one applies up to now, and the new one from then on. The
 // write loses against an owner that has decided a tick of either after now, or passed it.
+//
+// Verifies: G4
 func TestUpdate_OfJitterSkipsNoTickOfTheNearFuture(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, patch string

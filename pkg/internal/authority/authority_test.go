@@ -156,6 +156,7 @@ func TestKeeper_VerifiesTokens(t *testing.T) {
 	}
 }
 
+// Verifies: G28
 func TestWrite_IsAuditedInItsOwnTransaction(t *testing.T) {
 	w := newWorld(t)
 	c := w.ann("t1")
@@ -186,6 +187,8 @@ func (w *world) revision(name string) int64 {
 
 // TestWrite_NeverCommitsAfterItsRightsAreGone takes away what authorised a write, each way,
 // after the write was authorised and before it is sent.
+//
+// Verifies: G27
 func TestWrite_NeverCommitsAfterItsRightsAreGone(t *testing.T) {
 	for what, revoke := range map[string]func(*world) error{
 		"the binding was deleted": func(w *world) error {

@@ -603,6 +603,8 @@ func (w stalledWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 }
 
 // TestRevocations_NoWriteCommitsAfterItsRightsAreGone is the property: G27 and G28 over many seeds.
+//
+// Verifies: G27
 func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 	seeds := uint64(200)
 	if testing.Short() {
@@ -640,6 +642,8 @@ func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 }
 
 // TestRevocations_CatchesMutants requires that the property detects each way to break it.
+//
+// Verifies: G27, G28
 func TestRevocations_CatchesMutants(t *testing.T) {
 	racetest.SkipIfShort(t)
 

@@ -151,6 +151,7 @@ func (s *server) wantClosedBy(limit string, want float64) {
 	}
 }
 
+// Verifies: G41
 func TestLimiter_ManyIdleConnectionsCannotKeepOutANewOne(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 100, PerClient: 8, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -174,6 +175,7 @@ func TestLimiter_ManyIdleConnectionsCannotKeepOutANewOne(t *testing.T) {
 	}
 }
 
+// Verifies: G41
 func TestLimiter_AuthenticatedConnectionsStay(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 16, PerClient: 4, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -195,6 +197,7 @@ func TestLimiter_AuthenticatedConnectionsStay(t *testing.T) {
 	}
 }
 
+// Verifies: G41
 func TestLimiter_TokensCannotTakeTheLastPlaces(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 16, PerClient: 16, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -207,6 +210,8 @@ func TestLimiter_TokensCannotTakeTheLastPlaces(t *testing.T) {
 }
 
 // A subject with very many connections loses only its own, also if others than itself need the places.
+//
+// Verifies: G41
 func TestLimiter_OneSubjectCannotTakeThePlacesOfOthers(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 1024, PerClient: 256, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -224,6 +229,8 @@ func TestLimiter_OneSubjectCannotTakeThePlacesOfOthers(t *testing.T) {
 }
 
 // However many subjects have many connections together, each one keeps its share.
+//
+// Verifies: G41
 func TestLimiter_SubjectsShareThePlaces(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 16, PerClient: 16, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0") // 14 places, 3 for each
 
@@ -257,6 +264,8 @@ func TestLimiter_SubjectsShareThePlaces(t *testing.T) {
 }
 
 // Any local user can connect from all of 127.0.0.0/8, so these addresses are one client.
+//
+// Verifies: G41
 func TestLimiter_LoopbackIsOneClient(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 100, PerClient: 4, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
@@ -289,6 +298,7 @@ func TestClientOf(t *testing.T) {
 	}
 }
 
+// Verifies: G41
 func TestLimiter_KeepsDescriptorsInReserve(t *testing.T) {
 	// The kernel assigns the lowest free number, so all numbers below this one are in use.
 	probe, err := os.Open(os.DevNull)
@@ -332,6 +342,7 @@ func (s *server) openConnections() float64 {
 	return 0
 }
 
+// Verifies: G41
 func TestLimiter_UsersOfASocketHaveTheirOwnLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	s := serve(t, connlimit.Config{Total: 100, PerClient: 4, MaxDescriptor: noDescriptorLimit,
@@ -391,6 +402,8 @@ func TestPeerUID(t *testing.T) {
 }
 
 // The kernel records the groups that a process has when it connects, not those of its user in /etc/group.
+//
+// Verifies: G39
 func TestPeerInGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect with other groups")

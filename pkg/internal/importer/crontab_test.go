@@ -30,6 +30,7 @@ func one(t *testing.T, text string, form importer.Form) importer.Job {
 	return r.Jobs[0]
 }
 
+// Verifies: G45
 func TestCrontab_MakesTasksThatDoWhatCronDoes(t *testing.T) {
 	j := one(t, "PATH=/opt/bin:/bin\n\n# Counts visitors.\n# Ask ann.\n17 */2 * * mon-fri  www-data\t/usr/lib/stats/count --all \n", ofSystem)
 	want := task.Defaults()
@@ -226,6 +227,8 @@ func TestFormOf_GoesByThePlace(t *testing.T) {
 }
 
 // Whatever is accepted is a valid task. Every line is a job, a refusal, a setting, or empty: none is lost.
+//
+// Verifies: G45
 func TestCrontab_LosesNoLine(t *testing.T) {
 	words := rapid.SampledFrom(strings.Fields(`* */5 0 7 1-5 59 60 mon JAN ~ 0~9 @daily @reboot root x %y \% A=b # "c" ' SHELL=/bin/zsh CRON_TZ=UTC - , / 日`))
 	rapid.Check(t, func(t *rapid.T) {

@@ -79,6 +79,7 @@ func seconds(from, to int, skip map[int]bool) []Record {
 	return records
 }
 
+// Verifies: G31
 func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 	t.Parallel()
 
@@ -130,6 +131,8 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 }
 
 // The line of an hour knows of no tick before those that it does not name.
+//
+// Verifies: G31
 func TestFold_EndsSpansAtHolesBeforeTheTicksOfAnHour(t *testing.T) {
 	t.Parallel()
 	at := func(second int, state task.State) Record { return scheduled(time.Duration(second)*time.Second, state) }
@@ -143,6 +146,7 @@ func TestFold_EndsSpansAtHolesBeforeTheTicksOfAnHour(t *testing.T) {
 	}
 }
 
+// Verifies: G31
 func TestFold_EndsSpansSoThatTheirTicksCanBeCounted(t *testing.T) {
 	t.Parallel()
 
@@ -182,6 +186,7 @@ func TestFold_EndsSpansSoThatTheirTicksCanBeCounted(t *testing.T) {
 	}
 }
 
+// Verifies: G31
 func TestFold_CountsMarksOfLateResultsToTheSizeOfAChunk(t *testing.T) {
 	t.Parallel()
 

@@ -322,6 +322,8 @@ func mustMarshal(v any) []byte {
 const maxChunkSize = 2*ChunkSize + 512
 
 // The long form, of 100,000 histories, takes two minutes of CPU: go test -run AnswersAs -rapid.checks=100000.
+//
+// Verifies: G31
 func TestFold_AnswersAsTheRecordsOrSaysThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 
@@ -537,6 +539,7 @@ func (h *history) countTicks(first, last time.Time) (n int64) {
 	return n
 }
 
+// Verifies: G31
 func TestFold_KnowsAllTicksThatItDoesNotHideIfNoneIsMissing(t *testing.T) {
 	t.Parallel()
 

@@ -13,6 +13,8 @@ import (
 
 // MinimalSpec leaves out only defaults: reading its output, as YAML or as JSON, yields the same task, and the schema
 // accepts it.
+//
+// Verifies: G44
 func TestMinimalSpec_IsReadAsTheSameTask(t *testing.T) {
 	s := compiled(t)
 	rapid.Check(t, func(t *rapid.T) {

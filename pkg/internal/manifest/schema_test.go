@@ -103,6 +103,8 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 }
 
 // Whatever the schema rejects, Read rejects, too. So an editor marks no file that could be applied.
+//
+// Verifies: G44
 func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 	s := compiled(t)
 	const rest = ", schedule: '@daily', action: {noop: {}}"

@@ -66,6 +66,7 @@ func leaf(t *testing.T, dir string) *x509.Certificate {
 	return s.Leaf()
 }
 
+// Verifies: G50
 func TestEnsure_MembersTrustEachOther(t *testing.T) {
 	from, to := first(t), t.TempDir()
 	place(t, to, newToken(t, from, n2))
@@ -104,6 +105,7 @@ func TestEnsure_MembersTrustEachOther(t *testing.T) {
 	}
 }
 
+// Verifies: G50
 func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 	from := first(t)
 	token := newToken(t, from, n2)
@@ -141,6 +143,7 @@ func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 	}
 }
 
+// Verifies: G50
 func TestEnsure_Renews(t *testing.T) {
 	from, to := first(t), t.TempDir()
 	place(t, to, newToken(t, from, n2))

@@ -78,6 +78,8 @@ func (f *fleet) ask(node string, q *Query, without []int) NodeAnswer {
 
 // An answer that names no missing shard has exactly the first places and the counts of all current rows, and one that
 // names some has those of the other shards. Answers of former owners, in any order, change nothing.
+//
+// Verifies: G30
 func TestMerge_IsNeverWrongAndComplete(t *testing.T) {
 	t.Parallel()
 

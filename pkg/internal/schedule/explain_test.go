@@ -97,6 +97,7 @@ const (
 
 func clockSeconds(t time.Time) string { return t.UTC().Format("15:04:05") }
 
+// Verifies: G46
 func TestExplain_ClaimsHold(t *testing.T) {
 	monday := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 
@@ -251,6 +252,8 @@ var (
 )
 
 // If the text lists times of day, the ticks have exactly these times.
+//
+// Verifies: G46
 func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 	full := func(s string) string { return s + ":00"[:3*(2-strings.Count(s, ":"))] }
 	rapid.Check(t, func(t *rapid.T) {

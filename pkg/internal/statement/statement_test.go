@@ -32,6 +32,7 @@ func known(node string) (Issuer, bool) {
 	return Issuer{}, false
 }
 
+// Verifies: G37
 func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 	ask := Request{Method: http.MethodGet, Path: "/v1/tasks:ask?question=%7B%7D"}
 	for _, c := range []struct {
@@ -142,6 +143,7 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 	}
 }
 
+// Verifies: G37
 func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	v := NewVerifier("n2", "i2")
 	ask := Request{Method: http.MethodGet, Path: "/v1/tasks:ask"}

@@ -179,6 +179,8 @@ func (tr *secureTrio) proposal(to, key string) *http.Request {
 // Anybody who can send messages to raft can write any key, including the token of an administrator. Therefore the
 // peer port accepts only certificates of members, and not every certificate of the CA, which also issues those of
 // users.
+//
+// Verifies: G49
 func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three members of an etcd: make test-cluster")
@@ -290,6 +292,8 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 
 // Members with certificates use TLS with each other, and reject every certificate that another CA has signed.
 // Compaction runs on all of them.
+//
+// Verifies: G49
 func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	tr := newSecureTrio(t)

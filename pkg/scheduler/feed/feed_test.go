@@ -11,6 +11,8 @@ import (
 )
 
 // A consumer that has taken all batches is as current as the watch. One that is behind gets older.
+//
+// Verifies: G30
 func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := make(chan store.ShardBatch)
@@ -71,6 +73,8 @@ func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
 }
 
 // What is loaded is as of the revision of the list, however long the load takes.
+//
+// Verifies: G30
 func TestFeed_ALoadIsAsOfItsRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := time.Now()
@@ -99,6 +103,7 @@ func TestFeed_ALoadIsAsOfItsRevision(t *testing.T) {
 	})
 }
 
+// Verifies: G30
 func TestFeed_DropsNothingAndEndsWithStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const batches = 3 * bufferedBatches

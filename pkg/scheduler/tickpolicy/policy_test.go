@@ -303,6 +303,7 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 	}
 }
 
+// Verifies: G8
 func TestOverlapRule_MayStartHoldsBackWhatWouldOverlap(t *testing.T) {
 	t.Parallel()
 

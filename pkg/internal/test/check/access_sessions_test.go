@@ -167,6 +167,7 @@ func TestCheck_Logins(t *testing.T) {
 	}
 }
 
+// Verifies: G27
 func TestCheck_ASweepDeletesExpiredTokensOnly(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string
@@ -200,6 +201,7 @@ func TestCheck_ASweepDeletesExpiredTokensOnly(t *testing.T) {
 	}
 }
 
+// Verifies: G28
 func TestCheck_AuditRecordsAreRemovedWithAGap(t *testing.T) {
 	gap := func(s *sim, removed int64) op {
 		g := task.AuditGap{Why: task.GapAge, Removed: removed}

@@ -98,6 +98,7 @@ func (s *sim) triggered(id string) op {
 	return op{s.keys.Queued(r, id), w}
 }
 
+// Verifies: G27, G28
 func TestCheck_Access(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string
@@ -364,6 +365,7 @@ func TestOperations_AreThoseOfTheAPI(t *testing.T) {
 	}
 }
 
+// Verifies: G27
 func TestCheck_ARecordedReadNeedsTheRight(t *testing.T) {
 	for _, c := range []struct{ name, subject, namespace, promise string }{
 		{"a viewer", "user:bob", "default", ""},

@@ -131,6 +131,7 @@ func TestCheck_Pauses(t *testing.T) {
 	}
 }
 
+// Verifies: G29
 func TestCheck_Accept(t *testing.T) {
 	all := task.Accept{Args: 1, Env: []string{"DAY"}, Target: true}
 	for name, c := range map[string]struct {

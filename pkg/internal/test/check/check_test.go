@@ -148,6 +148,7 @@ func with(state string) func(Event) bool {
 	}
 }
 
+// Verifies: G1-G12
 func TestCheck_CatchesEachBrokenPromise(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string

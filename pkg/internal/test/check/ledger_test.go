@@ -103,6 +103,7 @@ func hiding(first, last ledger.Offset, c ledger.Chunk) ledger.Chunk {
 	return c
 }
 
+// Verifies: G31
 func TestCheck_Folds(t *testing.T) {
 	failed, skipped := exception(4, task.Failed), exception(5, task.Skipped)
 	fold := func(c ledger.Chunk) func(h hand) {
@@ -170,6 +171,7 @@ func TestCheck_Folds(t *testing.T) {
 	})
 }
 
+// Verifies: G31
 func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 	requested := func(c func(at int64) ledger.Chunk) func(h hand) {
 		return func(h hand) {
@@ -241,6 +243,8 @@ func TestCheck_FoldsOfOtherRecords(t *testing.T) {
 
 // A span must not go on over ticks that do not exist, because of a pause, or whose records were deleted without a fold. The
 // task must be older than ledgerLag, because the owner may use its former schedule until then.
+//
+// Verifies: G31
 func TestCheck_FoldsOverHoles(t *testing.T) {
 	runs := func(h hand, from, to float64) {
 		for tick := from; tick <= to; tick++ {
@@ -285,6 +289,7 @@ func TestCheck_FoldsOverHoles(t *testing.T) {
 	}
 }
 
+// Verifies: G31
 func TestCheck_Chunks(t *testing.T) {
 	short := func(d task.Duration) func(*task.Entry) {
 		return func(e *task.Entry) { e.Retry.Attempts, e.History.Ledger = 1, &d }
@@ -405,6 +410,8 @@ func TestCheck_Chunks(t *testing.T) {
 }
 
 // An etcd that is full accepts only deletions.
+//
+// Verifies: G31
 func TestCheck_TrimsOfAFullEtcd(t *testing.T) {
 	h := newHand(t, onceTried)
 	h.past()

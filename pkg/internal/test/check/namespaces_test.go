@@ -42,6 +42,7 @@ func (s *sim) refuseFor(t *simTask, seconds int) {
 	}
 }
 
+// Verifies: G29
 func TestCheck_Namespaces(t *testing.T) {
 	const lag = 30 // seconds, see namespaceLag
 	for _, c := range []struct {
@@ -121,6 +122,7 @@ func (s *sim) limitNodes(name string, labels ...string) {
 	s.txn(put, op{s.keys.Fence(), record.Fence{}}, op{s.keys.AuditRecord(record.NewAuditID(a.Time.Time)), a})
 }
 
+// Verifies: G29
 func TestCheck_NamespacesOfNodes(t *testing.T) {
 	const lag = 30
 	for _, c := range []struct {
@@ -169,6 +171,8 @@ func TestCheck_NamespacesOfNodes(t *testing.T) {
 }
 
 // The API compares the fence of access, so it never writes what the record in force forbids.
+//
+// Verifies: G29
 func TestCheck_NamespacesOfSpecs(t *testing.T) {
 	write := func(s *sim, user, description string) {
 		spec := noop("default", "x", nil)

@@ -109,6 +109,7 @@ func turns(t *testing.T, all []turn) {
 	}
 }
 
+// Verifies: G21-G25
 func TestCheck_Times(t *testing.T) {
 	jittered := func(e *task.Entry) {
 		e.UID, e.Jitter, e.Schedule = "aaaabbbbccccdddd", task.Duration(4*time.Second), task.Schedules{"*/5 * * * * *"}
@@ -257,6 +258,7 @@ func TestCheck_Times(t *testing.T) {
 	})
 }
 
+// Verifies: G21-G25
 func TestCheck_OwnCounters(t *testing.T) {
 	two := func(e *task.Entry) { e.MaxRuns = 2 }
 	used := func(h hand) {
@@ -402,6 +404,7 @@ func TestCheck_Shadows(t *testing.T) {
 	})
 }
 
+// Verifies: G21-G25
 func TestCheck_SkippedForOverlap(t *testing.T) {
 	turns(t, []turn{
 		{"beside its own run", "", nil, func(h hand) {

@@ -37,6 +37,7 @@ func probed(t *testing.T) (s *sim, log []string) {
 	return s, log
 }
 
+// Verifies: G9-G11
 func TestCheckProbeLog(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string
@@ -81,6 +82,7 @@ func TestCheckProbeLog(t *testing.T) {
 	}
 }
 
+// Verifies: G9-G11
 func TestCheckProbeLog_CatchesASuccessorOfALostAttempt(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, func(e *task.Entry) { e.Retry = task.Retry{Attempts: 3, On: []task.State{task.Lost}} })

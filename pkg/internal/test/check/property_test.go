@@ -248,6 +248,7 @@ func TestCheck_PassesWhateverTheProtocolAllows(t *testing.T) {
 	})
 }
 
+// Verifies: G3-G7
 func TestCheck_CatchesADamagedRecord(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := play(t, rt)

@@ -7,6 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Verifies: G21-G25
 func TestCheck_Ranges(t *testing.T) {
 	began := func(h hand) { h.until(2); h.sealed(h.none(1, 2, 2, task.ReasonQueueFull, 2)) }
 	turns(t, []turn{

@@ -47,6 +47,7 @@ func (s *sim) end(t *simTask, state task.State, reason string) {
 	s.txn(append(s.deadOf(t, r), op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))...)
 }
 
+// Verifies: G9-G11
 func TestCheck_Requests(t *testing.T) {
 	// again dispatches the waiting run after some time.
 	again := func(s *sim, seconds float64) {
@@ -187,6 +188,7 @@ func requireViolation(t *testing.T, got []Violation, promise string) {
 	}
 }
 
+// Verifies: G9-G11
 func TestCheckProbeLog_Requests(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string

@@ -35,6 +35,7 @@ func (h hand) obeys(rev int64) {
 		Weight: 1, Clock: h.time(), Froze: rev}})
 }
 
+// Verifies: G21-G25
 func TestCheck_Policies(t *testing.T) {
 	deadline := func(e *task.Entry) { e.Deadline, e.Retry.Attempts = task.Duration(time.Second), 1 }
 	starts := func(before, started float64) func(h hand) {
@@ -139,6 +140,7 @@ func TestCheck_Policies(t *testing.T) {
 	})
 }
 
+// Verifies: G21-G25
 func TestCheck_Freezes(t *testing.T) {
 	turns(t, []turn{
 		{"a tick is skipped", "", nil, func(h hand) { h.freeze(""); h.until(1); h.sealed(h.not(1, task.Skipped, task.ReasonFrozen)) }},
@@ -223,6 +225,7 @@ func TestCheck_WrongClocks(t *testing.T) {
 	}
 }
 
+// Verifies: G21-G25
 func TestCheck_Remembered(t *testing.T) {
 	fails := func(h hand) {
 		h.until(1)

@@ -60,6 +60,7 @@ func only(t *testing.T, r []Violation, promise string) {
 	}
 }
 
+// Verifies: G15, G16, G19, G20
 func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 	for _, c := range []struct {
 		name, promise string
@@ -227,6 +228,8 @@ func (s *sim) raw(key, value string) Event {
 }
 
 // Two runs that an earlier policy allowed to be active together may both continue.
+//
+// Verifies: G8
 func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 	both := func(t *testing.T) (*sim, *simTask, *simRun, *simRun) {
 		s := newSim(t, 1, "a")
@@ -264,6 +267,7 @@ func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 	only(t, s.check(Options{}).Violations, "G8")
 }
 
+// Verifies: G8
 func TestCheckProbeLog_GoesByThePolicyOfTheTime(t *testing.T) {
 	for policy, promise := range map[string]string{task.OverlapAllow: "", task.OverlapSkip: "G8"} {
 		s := newSim(t, 1, "a")
@@ -367,6 +371,7 @@ func probeLog(of ...any) string {
 	return b.String()
 }
 
+// Verifies: G9-G11, G17
 func TestCheckProbeLog_JudgesAttemptsThatWereLost(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)
@@ -396,6 +401,7 @@ func TestCheckProbeLog_JudgesAttemptsThatWereLost(t *testing.T) {
 	}
 }
 
+// Verifies: G12
 func TestCheck_CatchesALateResultOfWhatWasNotLost(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)
@@ -421,6 +427,7 @@ func TestCheck_CatchesALateResultOfWhatWasNotLost(t *testing.T) {
 	only(t, s.check(Options{}).Violations, "G12")
 }
 
+// Verifies: G13
 func TestCheckAcknowledged(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)

@@ -59,6 +59,7 @@ func story(t *testing.T) *listcheck.History {
 	return listcheck.NewHistory(keys, events, func(rev int64) time.Time { return second(float64(rev)) }, delays)
 }
 
+// Verifies: G30
 func TestCheckList(t *testing.T) {
 	t.Parallel()
 	h := story(t)
@@ -128,6 +129,7 @@ func TestCheckList(t *testing.T) {
 	}
 }
 
+// Verifies: G30
 func TestCheckWalk(t *testing.T) {
 	t.Parallel()
 	h := story(t)

@@ -456,6 +456,7 @@ func (f *forgetful) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return out
 }
 
+// Verifies: G13
 func TestRecorder_RecordsAnewWhatAWatchLeftOut(t *testing.T) {
 	server, keys := kvtest.StartServer(t), testKeys(t)
 	c := server.Dial()

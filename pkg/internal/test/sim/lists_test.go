@@ -27,6 +27,8 @@ var listPaths = []string{
 // TestLists_AreNeverWrongAndComplete reads lists without pause while one of three nodes is killed and another one drains
 // (G30). The same simulation must catch the mutants of lists. With CARILLON_SIM, as in make sim, it reads 1,000 lists for
 // each seed, and random faults follow.
+//
+// Verifies: G30
 func TestLists_AreNeverWrongAndComplete(t *testing.T) {
 	t.Parallel()
 	o, lists, chance := sim.ListOptions{Askers: 6, Readers: 1}, 500, 0.8

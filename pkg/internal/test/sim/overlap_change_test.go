@@ -20,6 +20,8 @@ import (
 // off or after its run was declared lost. The task's next runs start on another node, and none may start while the
 // process of the first one is alive. The policy can change at any time, so every process of a silent node must be
 // dead when its run is declared lost (G8, G17).
+//
+// Verifies: G8, G17
 func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
 	racetest.SkipIfShort(t)
 

@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// Verifies: G21, G22, G24
 func TestPolicies_InVirtualTime(t *testing.T) {
 	racetest.SkipIfShort(t)
 
@@ -45,6 +46,8 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 // In virtual time and on a real etcd, each policy has the same outcomes, to the tick, although the node that owns
 // all shards is killed in the middle. If the machine stalled during the story, only the guarantees were judged,
 // and the story is repeated.
+//
+// Verifies: G21, G22, G24
 func TestPolicies_OnEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forty seconds of real time: make test-cluster")

@@ -55,6 +55,8 @@ func failedSeeds(t *testing.T) (seeds []uint64) {
 // TestSeeds simulates the seeds that have failed, and others, until all hard paths and all faults are reached.
 // CARILLON_SIM="first number duration" continues with other seeds. With -short it simulates a few quick seeds that
 // reach many paths, and then the others only until everything is reached. The race detector runs the first three of them.
+//
+// Verifies: G1-G13, G16, G17, G21-G25, G27-G31
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	paths := slices.Concat(sim.Hard, sim.Faults())

@@ -244,6 +244,8 @@ func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 // A hand-back reaches etcd and its answer is lost, the node's watch of its inbox stalls, and a user resumes the
 // node. The attempt that it has handed back must not start there next to the one that its owner has dispatched
 // since.
+//
+// Verifies: G9
 func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 	t.Parallel()
 	var lose, lost atomic.Bool
@@ -315,6 +317,8 @@ func isHandBack(op clientv3.Op) bool {
 
 // The run that ends last belongs to the oldest tick, and only one record is kept. The ttl and the period after
 // completion must count from that end, although its record is the first to be trimmed by its key.
+//
+// Verifies: G25
 func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 	t.Parallel()
 	s, events := runStory(t, Options{}, nil, func(s *story) {
@@ -404,6 +408,8 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 
 // A run starts while its task allows overlap, or several runs at once. Then the task forbids that, and the node of
 // the run is cut off. When the owner declares the run lost, the next one must not start next to it.
+//
+// Verifies: G8
 func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 	t.Parallel()
 
@@ -439,6 +445,8 @@ func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 
 // The cluster's lost_after is changed while a node is cut off. The owner must wait for the lost_after in the
 // attempt's record, which the node uses, because the node cannot receive the change.
+//
+// Verifies: G17
 func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 	t.Parallel()
 	change := func(from, to time.Duration) func(s *story) {
@@ -502,6 +510,8 @@ const lostRun = "lost (node_lost)"
 // Tasks are resumed, and get other schedules, while their owner's watch is late. The owner continues to commit for
 // other tasks of the shard, beyond ticks that the edits have added. None of these ticks may be passed by the
 // watermark.
+//
+// Verifies: G4
 func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 	t.Parallel()
 	names := func(s *story) (names []string) { // in one shard

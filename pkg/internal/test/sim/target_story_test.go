@@ -10,6 +10,8 @@ import (
 
 // A target refuses connections for ten minutes. The tasks have one attempt. When the target is back, the runs succeed
 // within half a minute. No tick of a task that allows overlaps is lost, and the other one skips ticks as usual.
+//
+// Verifies: G54
 func TestStory_TargetThatIsDownForTenMinutes(t *testing.T) {
 	t.Parallel()
 	const down, up = 5.0, 605.0

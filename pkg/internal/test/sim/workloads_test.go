@@ -47,6 +47,8 @@ func forgetful(s *task.Spec) {
 
 // Tasks keep one to three records. The latest end is kept, so no task is deleted before its ttl is over, and none
 // has its next tick before its period is over.
+//
+// Verifies: G25
 func TestShortHistories(t *testing.T) {
 	racetest.SkipIfShort(t)
 	t.Parallel()
@@ -65,6 +67,8 @@ func TestShortHistories(t *testing.T) {
 
 // Runs are cancelled while etcd is full, and their nodes end them, while daemons are killed and sessions end. No cancelled
 // attempt is retried, each run ends, and the history is as if etcd had only been slow.
+//
+// Verifies: G38
 func TestLateCancels_CrossWhateverHappens(t *testing.T) {
 	racetest.SkipIfShort(t)
 	t.Parallel()
@@ -89,6 +93,8 @@ func TestLateCancels_CrossWhateverHappens(t *testing.T) {
 
 // Runs are paused and resumed all the time, while nodes join and leave, sessions end, and writes are lost, late and
 // repeated.
+//
+// Verifies: G53
 func TestPauses_CrossWhateverHappens(t *testing.T) {
 	racetest.SkipIfShort(t)
 	t.Parallel()
@@ -109,6 +115,8 @@ func TestPauses_CrossWhateverHappens(t *testing.T) {
 }
 
 // Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
+//
+// Verifies: G9
 func TestRequests(t *testing.T) {
 	racetest.SkipIfShort(t)
 	t.Parallel()
