@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/scanlimit"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -226,7 +226,7 @@ func TestAsk_KeepsToItsBudget(t *testing.T) {
 		r := w.run("n1")
 		w.eventually("the shard is open", func() bool { return len(r.ask(readmodel.ByName).Shards) == 1 })
 
-		r.scanLimit = scanlimit.NewMeasuredBy(func() time.Duration { return time.Since(start) }) // the scan only sleeps
+		r.scanLimit = node.NewScanLimiterMeasuredBy(func() time.Duration { return time.Since(start) }) // the scan only sleeps
 		slow := func(readmodel.ShardAnswer, *readmodel.Index) bool { time.Sleep(10 * time.Second); return true }
 		w.ok(r.EachIndex(t.Context(), "user:ann", nil, slow))
 

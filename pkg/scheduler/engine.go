@@ -15,15 +15,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
-	"github.com/carillonhq/carillon/pkg/scheduler/pace"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
-	"github.com/carillonhq/carillon/pkg/scheduler/scanlimit"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -73,18 +70,18 @@ type Config struct {
 type Engine struct {
 	cfg          Config
 	freezes      freezes
-	scans        *activescan.Scanner
+	scans        *node.ActiveScanner
 	trims        *retention.Trimmer
 	ttlDeleter   *retention.Deleter
 	pastRuns     *pastruns.Reader
 	reconciler   *reconcile.Reconciler
 	patience     time.Duration // differencePatience; shorter in tests
-	recent       metrics.Recent
-	pace         *pace.Limiter
-	scanLimit    *scanlimit.Limiter
+	recent       node.Recent
+	pace         *node.CatchUpLimiter
+	scanLimit    *node.ScanLimiter
 	loads        slots
 	preloadSlots slots // places for loads of shards that this node does not own yet
-	metrics      *metrics.Metrics
+	metrics      *node.Metrics
 
 	definitions *definition.Shared
 
@@ -117,8 +114,8 @@ func New(cfg Config) *Engine {
 	}
 
 	e := &Engine{
-		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
-		metrics: metrics.New(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
+		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
+		metrics: node.NewMetrics(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
@@ -128,8 +125,8 @@ func New(cfg Config) *Engine {
 	}
 
 	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
-	e.pace = pace.NewLimiter(e.catchUpRate)
-	e.scanLimit = scanlimit.New()
+	e.pace = node.NewCatchUpLimiter(e.catchUpRate)
+	e.scanLimit = node.NewScanLimiter()
 
 	return e
 }

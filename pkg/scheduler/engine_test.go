@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -230,7 +230,7 @@ func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 		<-first.work
 		w.run("n1", func(e *Engine) {
 			late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
-			e.cfg.Store, e.scans = late, activescan.New(late.ScanActive)
+			e.cfg.Store, e.scans = late, node.NewActiveScanner(late.ScanActive)
 		})
 
 		w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -305,7 +305,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		w.trigger("a")
 		registry := prometheus.NewRegistry()
 		told := &counting{}
-		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, metrics.New(registry) })
+		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, node.NewMetrics(registry) })
 		a.isLoaded()
 
 		for i := range 3 { // each of these ends would request a trim

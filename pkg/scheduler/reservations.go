@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/pace"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -175,9 +175,9 @@ func (s *shardState) grantTokens(now time.Time) {
 	l := &s.line
 	l.Granted = 0
 
-	// A turn that is further away than LongestTurn means that the clock was set back. Ask again in that
+	// A turn that is further away than MaxTurn means that the clock was set back. Ask again in that
 	// case.
-	if l.Len() == 0 || now.Before(l.Turn) && l.Turn.Sub(now) <= pace.LongestTurn {
+	if l.Len() == 0 || now.Before(l.Turn) && l.Turn.Sub(now) <= node.MaxTurn {
 		return
 	}
 

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/scheduler/metrics"
+	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -245,7 +245,7 @@ func (e *Engine) learnFreezes(is *store.FreezeRecord) {
 // observePlan updates metrics and the counts of the last minute with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
-	w.e.metrics.CountOutcomes(metrics.Outcomes{
+	w.e.metrics.CountOutcomes(node.Outcomes{
 		Run: p.counts.run, Queued: p.counts.queued, Skipped: p.counts.skipped, Missed: p.counts.missed, Lost: p.counts.lost,
 	})
 

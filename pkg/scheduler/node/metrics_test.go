@@ -1,4 +1,4 @@
-package metrics
+package node
 
 import (
 	"slices"
@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-var start = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+var recentStart = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
 	var r Recent
-	sec := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+	sec := func(s float64) time.Time { return recentStart.Add(time.Duration(s * float64(time.Second))) }
 	claim := func(at float64, late time.Duration) {
 		r.AddDecided(sec(at), 2, slices.Values([]time.Duration{late, -1}))
 	}

@@ -1,4 +1,4 @@
-package scanlimit
+package node
 
 import (
 	"context"
@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// newLimiter returns a Limiter that charges the time that passes, because scans of the tests only sleep.
-func newLimiter() *Limiter {
+// newSleepingLimiter returns a ScanLimiter that charges the time that passes, because scans of the tests only sleep.
+func newSleepingLimiter() *ScanLimiter {
 	began := time.Now()
-	return NewMeasuredBy(func() time.Duration { return time.Since(began) })
+	return NewScanLimiterMeasuredBy(func() time.Duration { return time.Since(began) })
 }
 
-// ask scans for as long as took, again and again, until ctx ends. A subject that is refused asks again at once if
+// askToScan scans for as long as took, again and again, until ctx ends. A subject that is refused asks again at once if
 // hasty, else when it was told to. It returns how much time its scans took.
-func ask(ctx context.Context, l *Limiter, subject string, took time.Duration, hasty bool) (total time.Duration) {
+func askToScan(ctx context.Context, l *ScanLimiter, subject string, took time.Duration, hasty bool) (total time.Duration) {
 	for ctx.Err() == nil {
 		end, retry, err := l.Begin(ctx, subject)
 		switch {
@@ -42,7 +42,7 @@ func ask(ctx context.Context, l *Limiter, subject string, took time.Duration, ha
 
 func TestLimiter_KeepsToItsPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
+		l := newSleepingLimiter()
 		l.rate = 0.1
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -50,7 +50,7 @@ func TestLimiter_KeepsToItsPart(t *testing.T) {
 		var used [4]time.Duration
 		var wg sync.WaitGroup
 		for i := range used {
-			wg.Go(func() { used[i] = ask(ctx, l, "ann", 15*time.Millisecond, true) })
+			wg.Go(func() { used[i] = askToScan(ctx, l, "ann", 15*time.Millisecond, true) })
 		}
 		wg.Wait()
 
@@ -65,7 +65,7 @@ func TestLimiter_KeepsToItsPart(t *testing.T) {
 // Somebody who asks all the time and for much leaves the others what they need.
 func TestLimiter_SubjectsShareFairly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
+		l := newSleepingLimiter()
 		l.rate = 0.1
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -74,10 +74,10 @@ func TestLimiter_SubjectsShareFairly(t *testing.T) {
 		var ann, bob time.Duration
 		var wg sync.WaitGroup
 		for i := range greedy {
-			wg.Go(func() { greedy[i] = ask(ctx, l, "greedy", 80*time.Millisecond, true) })
+			wg.Go(func() { greedy[i] = askToScan(ctx, l, "greedy", 80*time.Millisecond, true) })
 		}
-		wg.Go(func() { ann = ask(ctx, l, "ann", 15*time.Millisecond, false) })
-		wg.Go(func() { bob = ask(ctx, l, "bob", 15*time.Millisecond, false) })
+		wg.Go(func() { ann = askToScan(ctx, l, "ann", 15*time.Millisecond, false) })
+		wg.Go(func() { bob = askToScan(ctx, l, "bob", 15*time.Millisecond, false) })
 		wg.Wait()
 
 		var g time.Duration
@@ -98,7 +98,7 @@ func TestLimiter_SubjectsShareFairly(t *testing.T) {
 // wait, although several of them sometimes ask at the same time.
 func TestLimiter_QuestionsThatComeTogetherRarelyWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
+		l := newSleepingLimiter()
 		l.rate, l.slots = 0.1, make(chan struct{}, 1) // as with two processors
 
 		const subjects, questions, pause = 8, 500, 8 * time.Second
@@ -137,14 +137,14 @@ func TestLimiter_QuestionsThatComeTogetherRarelyWait(t *testing.T) {
 // A subject may use what others leave, also while many others ask now and then.
 func TestLimiter_SubjectsUseWhatOthersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
+		l := newSleepingLimiter()
 		l.rate = 0.1
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 
 		var ann time.Duration
 		var wg sync.WaitGroup
-		wg.Go(func() { ann = ask(ctx, l, "ann", 40*time.Millisecond, false) })
+		wg.Go(func() { ann = askToScan(ctx, l, "ann", 40*time.Millisecond, false) })
 
 		for _, rare := range []string{"bob", "eve", "joe", "kim", "lee", "max", "sue"} {
 			wg.Go(func() {
@@ -174,7 +174,7 @@ func TestLimiter_SubjectsUseWhatOthersLeave(t *testing.T) {
 
 func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLimiter()
+		l := newSleepingLimiter()
 		ctx, cancel := context.WithCancel(t.Context())
 		var ends []func()
 		for range cap(l.slots) {
@@ -195,7 +195,7 @@ func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 			end()
 		}
 
-		time.Sleep(activeFor + time.Second)
+		time.Sleep(subjectActiveFor + time.Second)
 
 		end, _, err := l.Begin(t.Context(), "bob")
 		if err != nil {
@@ -210,9 +210,9 @@ func TestLimiter_ForgetsSubjectsAndEndsWithItsContext(t *testing.T) {
 
 // A scan that waits for a processor is not charged for that.
 func TestLimiter_ChargesProcessorTime(t *testing.T) {
-	l := New()
+	l := NewScanLimiter()
 	l.rate = 0.02
-	most := time.Duration(1.5 * l.rate * float64(burst)) // more than can be saved up
+	most := time.Duration(1.5 * l.rate * float64(scanBurst)) // more than can be saved up
 	end, _, err := l.Begin(t.Context(), "ann")
 	if err != nil || end == nil {
 		t.Fatal(err)

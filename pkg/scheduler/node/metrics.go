@@ -1,5 +1,4 @@
-// Package metrics holds the Prometheus metrics of a node's scheduler, and what it has counted in the last minute (Recent).
-package metrics
+package node
 
 import (
 	"iter"
@@ -42,7 +41,7 @@ type Metrics struct {
 type Outcomes struct{ Run, Queued, Skipped, Missed, Lost int64 }
 
 // New creates the metrics and registers them with r, unless r is nil.
-func New(r prometheus.Registerer) *Metrics {
+func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
 			Help: "Ticks that were decided, by outcome: run, queued, skipped, missed."}, []string{"outcome"}),

@@ -1,10 +1,4 @@
-// Package activescan finds the active attempts, with one scan for all shards that ask at about the same
-// time.
-//
-// It guarantees that a result comes from a scan that began after the request for it. The owner of a shard
-// makes the request after it has opened the shard. So no attempt of an earlier owner can appear that the
-// scan has missed (G8). A scan that fails is repeated as long as the scanner runs.
-package activescan
+package node
 
 import (
 	"context"
@@ -13,8 +7,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// A Scanner scans for those that ask. It serves requests only while Run is running.
-type Scanner struct {
+// ActiveScanner finds the active attempts, with one scan for all shards that ask at about the same time. It serves
+// requests only while Run is running.
+//
+// It guarantees that a result comes from a scan that began after the request for it. The owner of a shard
+// makes the request after it has opened the shard. So no attempt of an earlier owner can appear that the
+// scan has missed (G8). A scan that fails is repeated as long as the scanner runs.
+type ActiveScanner struct {
 	scan func(context.Context) ([]store.ActiveKey, int64, error)
 	asks chan chan map[int][]store.ActiveKey
 }
@@ -22,15 +21,15 @@ type Scanner struct {
 // gatherTime is how long a scan waits for further requests, because shards are usually opened together.
 const gatherTime = 10 * time.Millisecond
 
-// New returns a Scanner that lists the active attempts with scan.
-func New(scan func(context.Context) ([]store.ActiveKey, int64, error)) *Scanner {
-	return &Scanner{scan: scan, asks: make(chan chan map[int][]store.ActiveKey)}
+// NewActiveScanner returns an ActiveScanner that lists the active attempts with scan.
+func NewActiveScanner(scan func(context.Context) ([]store.ActiveKey, int64, error)) *ActiveScanner {
+	return &ActiveScanner{scan: scan, asks: make(chan chan map[int][]store.ActiveKey)}
 }
 
 // Ask requests a scan. It returns the channel that delivers the active attempts of all shards, by shard,
 // once. It returns an error if ctx ends before the scanner accepts the request. The map is shared and must
 // not be changed.
-func (s *Scanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, error) {
+func (s *ActiveScanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, error) {
 	answer := make(chan map[int][]store.ActiveKey, 1)
 
 	select {
@@ -42,7 +41,7 @@ func (s *Scanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, er
 }
 
 // Run serves requests until ctx ends.
-func (s *Scanner) Run(ctx context.Context) error {
+func (s *ActiveScanner) Run(ctx context.Context) error {
 	for {
 		var waiting []chan map[int][]store.ActiveKey
 
@@ -85,7 +84,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 }
 
 // scanUntilDone scans until a scan succeeds or ctx ends.
-func (s *Scanner) scanUntilDone(ctx context.Context) ([]store.ActiveKey, error) {
+func (s *ActiveScanner) scanUntilDone(ctx context.Context) ([]store.ActiveKey, error) {
 	for {
 		keys, _, err := s.scan(ctx)
 		if err == nil {

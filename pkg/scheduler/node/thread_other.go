@@ -1,6 +1,6 @@
 //go:build !linux
 
-package scanlimit
+package node
 
 import "time"
 

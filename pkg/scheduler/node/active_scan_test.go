@@ -1,4 +1,4 @@
-package activescan
+package node
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	began, goOn := make(chan int), make(chan struct{})
 	scans := 0
-	s := New(func(context.Context) ([]store.ActiveKey, int64, error) {
+	s := NewActiveScanner(func(context.Context) ([]store.ActiveKey, int64, error) {
 		scans++
 		began <- scans
 		<-goOn

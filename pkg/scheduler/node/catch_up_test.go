@@ -1,4 +1,4 @@
-package pace
+package node
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var start = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
+var paceStart = time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 
 // In any period, there are at most as many tokens as the rate gives and the bucket holds at first, and no
 // fewer if they are requested. Times may arrive late, and the clock may be set back.
@@ -16,9 +16,9 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]float64{0.1, 1, 3, 100, 2500}).Draw(rt, "rate")
-		p := NewLimiter(func() float64 { return rate }).NewShare()
+		p := NewCatchUpLimiter(func() float64 { return rate }).NewShare()
 
-		now, taken := start, 0
+		now, taken := paceStart, 0
 		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
 			step := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond
 			now = now.Add(step)
@@ -31,7 +31,7 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 			}
 		}
 
-		if most := (now.Sub(start).Seconds()+2)*rate + max(rate, 1) + 1e-3; float64(taken) > most {
+		if most := (now.Sub(paceStart).Seconds()+2)*rate + max(rate, 1) + 1e-3; float64(taken) > most {
 			rt.Fatalf("%d tokens, at most %g", taken, most)
 		}
 
@@ -55,16 +55,16 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 func TestLimiter_SharesAmongTheShardsOfANode(t *testing.T) {
 	t.Parallel()
 	const rate = 20
-	l := NewLimiter(func() float64 { return rate })
+	l := NewCatchUpLimiter(func() float64 { return rate })
 
 	p := l.NewShare()
-	for p.Take(start) {
+	for p.Take(paceStart) {
 	}
 
-	shares := []*Share{l.NewShare(), l.NewShare(), l.NewShare()}
+	shares := []*CatchUpShare{l.NewShare(), l.NewShare(), l.NewShare()}
 	next, got := make([]time.Time, len(shares)), make([]int, len(shares))
 	for ms := range 10_000 {
-		now := start.Add(time.Duration(ms) * time.Millisecond)
+		now := paceStart.Add(time.Duration(ms) * time.Millisecond)
 
 		for i, share := range shares { // the first share always comes first
 			if now.Before(next[i]) {

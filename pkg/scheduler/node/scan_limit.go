@@ -1,11 +1,4 @@
-// Package scanlimit limits what a node spends on queries about many tasks, so that they do not delay the firing of
-// ticks: few scans run at a time, and on average they take a small part of the processors.
-//
-// Subjects share this fairly: of n subjects that ask all the time, each gets about an n-th, however often it asks. What
-// the others leave may be used by anybody: a subject that has used up its share may scan as long as at least half of
-// what can be saved up is left for the others. What a scan costs is known only afterwards. So a scan may begin as long
-// as there is anything left, and the debt that it causes delays the next ones.
-package scanlimit
+package node
 
 import (
 	"context"
@@ -15,50 +8,56 @@ import (
 )
 
 const (
-	// part is which part of the processor time scans may take.
-	part = 0.05
-	// burst is for how long unused time can be saved up: long enough for a few scans of a million tasks, of some 50 ms each,
+	// scanPart is which part of the processor time scans may take.
+	scanPart = 0.05
+	// scanBurst is for how long unused time can be saved up: long enough for a few scans of a million tasks, of some 50 ms each,
 	// on a node with two processors.
-	burst = 2 * time.Second
-	// activeFor is for how long a subject counts as one that asks.
-	activeFor = 10 * time.Second
-	// minRetry is the shortest time after which a subject is told to ask again.
-	minRetry = 50 * time.Millisecond
+	scanBurst = 2 * time.Second
+	// subjectActiveFor is for how long a subject counts as one that asks.
+	subjectActiveFor = 10 * time.Second
+	// minScanRetry is the shortest time after which a subject is told to ask again.
+	minScanRetry = 50 * time.Millisecond
 )
 
-// Limiter limits the scans of a node. It is safe for concurrent use.
-type Limiter struct {
+// ScanLimiter limits what a node spends on queries about many tasks, so that they do not delay the firing of
+// ticks: few scans run at a time, and on average they take a small part of the processors.
+//
+// Subjects share this fairly: of n subjects that ask all the time, each gets about an n-th, however often it asks. What
+// the others leave may be used by anybody: a subject that has used up its share may scan as long as at least half of
+// what can be saved up is left for the others. What a scan costs is known only afterwards. So a scan may begin as long
+// as there is anything left, and the debt that it causes delays the next ones.
+type ScanLimiter struct {
 	slots chan struct{}        // holds a value for each scan that runs
 	rate  float64              // seconds of scanning that are allowed in a second
 	spent func() time.Duration // what the calling thread has spent so far
 
 	mu       sync.Mutex
-	all      budget
-	subjects map[string]*budget
+	all      scanBudget
+	subjects map[string]*scanBudget
 }
 
-// budget is how much scanning is left.
-type budget struct {
+// scanBudget is how much scanning is left.
+type scanBudget struct {
 	seconds float64 // below 0: a debt
 	at      time.Time
 	asked   time.Time
 }
 
-// New returns a Limiter for the processors that the process may use.
-func New() *Limiter { return NewMeasuredBy(threadTime) }
+// NewScanLimiter returns a ScanLimiter for the processors that the process may use.
+func NewScanLimiter() *ScanLimiter { return NewScanLimiterMeasuredBy(threadTime) }
 
-// NewMeasuredBy is New with another measure of what a scan costs, for tests: spent returns what the calling thread has
-// spent so far.
-func NewMeasuredBy(spent func() time.Duration) *Limiter {
+// NewScanLimiterMeasuredBy is NewScanLimiter with another measure of what a scan costs, for tests: spent returns what the
+// calling thread has spent so far.
+func NewScanLimiterMeasuredBy(spent func() time.Duration) *ScanLimiter {
 	procs := runtime.GOMAXPROCS(0)
 
-	return &Limiter{slots: make(chan struct{}, max(1, procs/2)), rate: part * float64(procs), spent: spent, subjects: map[string]*budget{}}
+	return &ScanLimiter{slots: make(chan struct{}, max(1, procs/2)), rate: scanPart * float64(procs), spent: spent, subjects: map[string]*scanBudget{}}
 }
 
 // Begin waits until a scan may begin, or until ctx ends. The goroutine that calls Begin must scan, and must call end when
 // the scan is over. If the subject
 // may not scan now, retry is after which time it may, and end is nil.
-func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry time.Duration, err error) {
+func (l *ScanLimiter) Begin(ctx context.Context, subject string) (end func(), retry time.Duration, err error) {
 	select {
 	case l.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -87,20 +86,20 @@ func (l *Limiter) Begin(ctx context.Context, subject string) (end func(), retry 
 
 // check returns 0 if a subject may scan at now, or else the time after which it may. ofOthers reports that the scan uses
 // what other subjects leave, because the share of this one is used up.
-func (l *Limiter) check(subject string, now time.Time) (retry time.Duration, ofOthers bool) {
+func (l *ScanLimiter) check(subject string, now time.Time) (retry time.Duration, ofOthers bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	own := l.subjects[subject]
 	if own == nil {
-		own = &budget{}
+		own = &scanBudget{}
 		l.subjects[subject] = own
 	}
 
 	own.asked = now
 
 	for name, b := range l.subjects {
-		if now.Sub(b.asked) > activeFor {
+		if now.Sub(b.asked) > subjectActiveFor {
 			delete(l.subjects, name)
 		}
 	}
@@ -109,7 +108,7 @@ func (l *Limiter) check(subject string, now time.Time) (retry time.Duration, ofO
 	l.all.refill(l.rate, now)
 	own.refill(share, now)
 
-	spare := l.rate * burst.Seconds() / 2
+	spare := l.rate * scanBurst.Seconds() / 2
 	switch {
 	case l.all.seconds > 0 && own.seconds > 0:
 		return 0, false
@@ -119,12 +118,12 @@ func (l *Limiter) check(subject string, now time.Time) (retry time.Duration, ofO
 
 	wait := max(-l.all.seconds/l.rate, min(-own.seconds/share, (spare-l.all.seconds)/l.rate))
 
-	return max(time.Duration(wait*float64(time.Second)), minRetry), false
+	return max(time.Duration(wait*float64(time.Second)), minScanRetry), false
 }
 
 // refill adds what a budget has gained since it was last refilled. A new budget is full.
-func (b *budget) refill(rate float64, now time.Time) {
-	full := rate * burst.Seconds()
+func (b *scanBudget) refill(rate float64, now time.Time) {
+	full := rate * scanBurst.Seconds()
 	if b.at.IsZero() {
 		b.seconds = full
 	}
@@ -135,7 +134,7 @@ func (b *budget) refill(rate float64, now time.Time) {
 
 // charge subtracts the time of a scan: from what all may use, and from the share of the subject unless the scan used what
 // others left.
-func (l *Limiter) charge(subject string, took time.Duration, ofOthers bool) {
+func (l *ScanLimiter) charge(subject string, took time.Duration, ofOthers bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

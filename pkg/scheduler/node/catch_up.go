@@ -1,11 +1,12 @@
-// Package pace limits how fast a node starts runs of late ticks, so that an outage is not followed by a
-// burst. All shards of a node share one bucket of tokens (Limiter). A shard keeps a line of its tasks that
-// wait for a token, and examines no more of them than its turn allows (Share).
+// Package node holds what the workers of a node's shards share. All types are safe for concurrent use.
 //
-// In any period, the number of tokens is at most what the rate gives, plus one second's worth that the
-// bucket holds at first. Shards that wait have their turns one after another, so that none starves. The
-// package reads no clock: a time that arrives late, and a clock that is set back, give no tokens.
-package pace
+//   - CatchUpLimiter limits how fast runs of late ticks start.
+//   - ScanLimiter limits what queries about many tasks cost.
+//   - ActiveScanner finds the active attempts for shards that are being opened.
+//   - Metrics and Recent count what the workers decide.
+//
+// The package reads and writes no keys: ActiveScanner gets the function that reads them.
+package node
 
 import (
 	"slices"
@@ -14,32 +15,38 @@ import (
 )
 
 const (
-	// shortestTurn is the minimum time between two turns of a shard, so that several tasks go into one
+	// minTurn is the minimum time between two turns of a shard, so that several tasks go into one
 	// commit.
-	shortestTurn = 50 * time.Millisecond
+	minTurn = 50 * time.Millisecond
 
-	// LongestTurn is the maximum time until a shard asks for its next turn.
-	LongestTurn = 5 * time.Second
+	// MaxTurn is the maximum time until a shard asks for its next turn.
+	MaxTurn = 5 * time.Second
 )
 
-// A Limiter is the bucket of tokens that all shards of a node share. It is safe for concurrent use.
-type Limiter struct {
+// CatchUpLimiter limits how fast a node starts runs of late ticks, so that an outage is not followed by a
+// burst. It is a bucket of tokens that all shards of the node share. A shard keeps a line of its tasks that
+// wait for a token, and examines no more of them than its turn allows (CatchUpShare).
+//
+// In any period, the number of tokens is at most what the rate gives, plus one second's worth that the
+// tokenBucket holds at first. Shards that wait have their turns one after another, so that none starves. The
+// limiter reads no clock: a time that arrives late, and a clock that is set back, give no tokens.
+type CatchUpLimiter struct {
 	rate func() float64 // tokens per second
 
 	mu     sync.Mutex
-	bucket bucket
-	turns  []*Share // shards with a line; the one that has waited longest is first
+	bucket tokenBucket
+	turns  []*CatchUpShare // shards with a line; the one that has waited longest is first
 }
 
-// NewLimiter returns a Limiter with a full bucket. It calls rate for the number of tokens per second
+// NewCatchUpLimiter returns a CatchUpLimiter with a full bucket. It calls rate for the number of tokens per second
 // whenever tokens are requested.
-func NewLimiter(rate func() float64) *Limiter { return &Limiter{rate: rate} }
+func NewCatchUpLimiter(rate func() float64) *CatchUpLimiter { return &CatchUpLimiter{rate: rate} }
 
 // NewShare returns the share of one shard.
-func (l *Limiter) NewShare() *Share { return &Share{limiter: l} }
+func (l *CatchUpLimiter) NewShare() *CatchUpShare { return &CatchUpShare{limiter: l} }
 
 // Snapshot returns how many tokens there are now, and how many shards have a line.
-func (l *Limiter) Snapshot(now time.Time) (tokens float64, lines int) {
+func (l *CatchUpLimiter) Snapshot(now time.Time) (tokens float64, lines int) {
 	rate := l.rate()
 
 	l.mu.Lock()
@@ -51,15 +58,15 @@ func (l *Limiter) Snapshot(now time.Time) (tokens float64, lines int) {
 }
 
 // leaveLine removes a shard from those that have a line. The caller holds the lock.
-func (l *Limiter) leaveLine(s *Share) {
-	l.turns = slices.DeleteFunc(l.turns, func(other *Share) bool { return other == s })
+func (l *CatchUpLimiter) leaveLine(s *CatchUpShare) {
+	l.turns = slices.DeleteFunc(l.turns, func(other *CatchUpShare) bool { return other == s })
 }
 
-// A Share takes tokens of a Limiter for one shard.
-type Share struct{ limiter *Limiter }
+// CatchUpShare takes tokens of a CatchUpLimiter for one shard.
+type CatchUpShare struct{ limiter *CatchUpLimiter }
 
 // Take takes a token. It returns false if there is none.
-func (s *Share) Take(now time.Time) bool {
+func (s *CatchUpShare) Take(now time.Time) bool {
 	l := s.limiter
 	rate := l.rate()
 
@@ -78,7 +85,7 @@ func (s *Share) Take(now time.Time) bool {
 }
 
 // Return gives back n tokens that were not used.
-func (s *Share) Return(n int) {
+func (s *CatchUpShare) Return(n int) {
 	l := s.limiter
 
 	l.mu.Lock()
@@ -90,7 +97,7 @@ func (s *Share) Return(n int) {
 // Turn returns how many tasks of the shard's line may have a token now, and after which time the shard may
 // ask again. It adds the shard to those that have a line. Several shards share the tokens equally, and take
 // turns. Turn takes no tokens: the shard takes each one with Take.
-func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
+func (s *CatchUpShare) Turn(now time.Time) (n int, again time.Duration) {
 	l := s.limiter
 	rate := l.rate()
 
@@ -115,16 +122,16 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 
 	// Wait until there is a token for this shard, after one for each shard that is ahead of it.
 	need := 1 - left + float64(slices.Index(l.turns, s))
-	again = LongestTurn
-	if seconds := need / rate; seconds < LongestTurn.Seconds() {
+	again = MaxTurn
+	if seconds := need / rate; seconds < MaxTurn.Seconds() {
 		again = time.Duration(seconds * float64(time.Second))
 	}
 
-	return n, max(again, shortestTurn)
+	return n, max(again, minTurn)
 }
 
 // Leave declares that the shard has no line any more.
-func (s *Share) Leave() {
+func (s *CatchUpShare) Leave() {
 	l := s.limiter
 
 	l.mu.Lock()
@@ -134,13 +141,13 @@ func (s *Share) Leave() {
 }
 
 // bucket holds up to one second's worth of tokens, and at least one.
-type bucket struct {
+type tokenBucket struct {
 	level float64
 	at    time.Time // when it had that level; zero: it is full
 }
 
 // fill adds the tokens that have accrued since the last call. A time before that adds nothing.
-func (b *bucket) fill(now time.Time, rate float64) {
+func (b *tokenBucket) fill(now time.Time, rate float64) {
 	const setBack = time.Minute
 	most := max(rate, 1)
 

@@ -1,4 +1,4 @@
-package scanlimit
+package node
 
 import (
 	"syscall"
