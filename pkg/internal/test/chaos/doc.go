@@ -10,5 +10,5 @@
 //	               package check, and the judges here
 //
 // `go test ./pkg/internal/test/chaos` injects a few quick faults. `make chaos` runs for a given duration.
-// docs/internals/chaos.md lists the faults and what is judged.
+// docs/internals/chaos.md describes the cluster and what is judged.
 package chaos
