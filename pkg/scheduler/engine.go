@@ -1,3 +1,39 @@
+// Package scheduler decides ticks. One goroutine for each owned shard gives every tick its outcome and puts
+// runs into the inboxes of nodes.
+//
+// # One worker
+//
+//	open ──► load ──► scan ──► rounds ◄──┐
+//	  ▲                          │       │ events of the shard, time, nodes
+//	  │  watermark changed,      ├───────┘
+//	  └── events missed ◄────────┤
+//	                             └──► fenced: stop
+//
+// A worker opens its shard with an empty commit. From then on, delayed writes of earlier workers fail. The
+// worker loads the shard at the revision of that commit, and finds the active runs with a scan that begins
+// after the commit. Then it decides in rounds. A round fixes one value of now. It decides tasks that are
+// behind first, then everything else that is due, in (due time, task) order, then waiting runs. Each commit
+// contains the watermark, so one write records what was decided and how far. Each shard has at most one
+// commit in flight.
+//
+// # Guarantees
+//
+// A tick is decided at most once, whatever fails (G3), because deciding it and moving the watermark (or the
+// entry's from) is one conditional write. No tick is lost (G4): the watermark moves only past decided
+// ticks, and entries that it does not cover yet are decided first. An acknowledged pause, update or delete
+// takes precedence (G7), because the commit of a tick compares the entry.
+//
+// There is no upper bound on lateness under overload or while etcd is unavailable. A worker keeps no state
+// that it cannot load again.
+//
+// # Failures
+//
+//   - The shard or the session is lost (task.ErrFenced): the worker stops.
+//   - Another writer changed the watermark (store.ErrMoved), or events may have been missed (errReload):
+//     the worker opens and loads the shard again.
+//   - etcd is unavailable, or the outcome of a commit is unknown: the worker tries again. The next opening
+//     determines the outcome.
+//   - The shard has no watermark (store.ErrDamaged): the worker stops and reports it.
 package scheduler
 
 import (
@@ -6,6 +42,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,13 +51,16 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -363,4 +403,177 @@ type attemptReader interface {
 // recordReader reads records of a shard again, to compare them with what a watch has delivered.
 type recordReader interface {
 	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
+}
+
+// served is what queries read of a shard that is open.
+type served struct {
+	index *readmodel.Index
+	watch *feed.Feed
+}
+
+// Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is
+// left out. It returns *readmodel.Busy if queries take as much of the node's processors as they may.
+func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (readmodel.NodeAnswer, error) {
+	e.awaitApplied(ctx, q.MinRevisions)
+
+	scan := readmodel.NewScan(q, e.cfg.Node)
+	add := func(s readmodel.ShardAnswer, x *readmodel.Index) bool {
+		if x.HasApplied(q.MinRevisions[s.Shard]) {
+			scan.Add(s, x)
+		}
+		return true
+	}
+
+	var err error
+	if q.Filter.MatchesNothing() || q.Runs != nil {
+		err = e.eachServed(ctx, without, false, add) // it visits no rows, and costs little more than an answer that the node is busy
+	} else {
+		err = e.EachIndex(ctx, q.Subject, without, add)
+	}
+
+	answer := scan.Answer()
+	if answer.Board != nil {
+		e.addToBoard(answer.Board, q, without)
+	}
+
+	return answer, err
+}
+
+// addToBoard adds to a board what no row shows: the shards that make no progress, and the counts of the last minute.
+func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, without []int) {
+	if q.Filter.Namespace == "" && q.Filter.Within == nil {
+		b.Tally = e.recent.Tally(e.cfg.Now())
+	}
+
+	now := e.cfg.Now()
+	for _, w := range e.sortedWorkers() {
+		if slices.Contains(without, w.state.Shard) {
+			continue
+		}
+
+		// A worker that is busy with many late ticks makes progress.
+		loading := !w.serving.Load()
+		since := taskstate.Instant(w.undecided.Load())
+		if since.UnixMilli() > 0 && now.Sub(since) > readmodel.OverdueAfter && (loading || e.idleTime(&w.progress) > readmodel.OverdueAfter) {
+			b.Lists.Stuck = append(b.Lists.Stuck, task.BoardShard{ID: w.state.Shard, Node: e.cfg.Node, Since: task.At(since), Loading: loading})
+		}
+	}
+}
+
+const (
+	// applyWithin is how long a question waits until shards have applied the revisions that it needs. A watch usually
+	// delivers a change within milliseconds, but a worker may be in the middle of a commit.
+	applyWithin = 500 * time.Millisecond
+	// applyPause is how long a question waits between two looks.
+	applyPause = 5 * time.Millisecond
+)
+
+// awaitApplied waits until the shards of this node have applied some revisions, at most for applyWithin.
+func (e *Engine) awaitApplied(ctx context.Context, revisions map[int]int64) {
+	deadline := time.Now().Add(applyWithin)
+
+	for shard, revision := range revisions {
+		for e.isBehind(shard, revision) && time.Now().Before(deadline) {
+			if !clock.Sleep(ctx, applyPause) {
+				return
+			}
+		}
+	}
+}
+
+// isBehind reports whether this node answers for a shard that has not applied a revision yet.
+func (e *Engine) isBehind(shard int, revision int64) bool {
+	e.mu.Lock()
+	w := e.workers[shard]
+	e.mu.Unlock()
+
+	if w == nil {
+		return false
+	}
+
+	served := w.served.Load()
+
+	return served != nil && !served.index.HasApplied(revision)
+}
+
+// A scan yields the processor after yieldRows rows, at the end of a shard: after about a fifth of a millisecond.
+const yieldRows = 4096
+
+// EachIndex calls visit with the index of each shard that this node owns, apart from those in without, in the order of
+// the shards. The answer that it passes has no counts. A shard that is being opened is left out. visit scans the index;
+// if it returns false, EachIndex ends. subject is who asks.
+//
+// EachIndex returns *readmodel.Busy if queries take as much of the node's processors as they may.
+func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+	end, retry, err := e.scanLimit.Begin(ctx, subject)
+	if err != nil {
+		return err
+	}
+	if end == nil {
+		return &readmodel.Busy{Node: e.cfg.Node, RetryAfter: retry}
+	}
+	defer end()
+
+	return e.eachServed(ctx, without, true, visit)
+}
+
+// eachServed is EachIndex without a limit of what queries take. scans is set if visit scans rows.
+func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+	unyielded := 0 // rows since others were let in between
+	for _, w := range e.sortedWorkers() {
+		served := w.served.Load()
+		if served == nil || slices.Contains(without, w.state.Shard) {
+			continue
+		}
+
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+
+		// A scan needs no more than a part of a millisecond for a shard, but many of them follow. Let others in between. The
+		// scan is bound to its thread, so each yield costs some 10 µs, which are charged to the scan, and on a busy host a wait
+		// for a processor. For small shards, that would be as much as the scan itself, so several of them share one.
+		size := served.index.Size()
+		if unyielded += size.Rows; scans && unyielded >= yieldRows {
+			runtime.Gosched()
+			unyielded = 0
+		}
+
+		answer := readmodel.ShardAnswer{
+			Shard: w.state.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: size.Rows, Unread: size.Unread,
+		}
+		if !visit(answer, served.index) {
+			return nil
+		}
+	}
+
+	return nil
+}
+
+// Collected returns for how many tasks of this node it is known how their last run ended, and how many tasks there are.
+// It does not count shards that are being opened.
+func (e *Engine) Collected() (known, tasks int) {
+	for _, w := range e.sortedWorkers() {
+		if served := w.served.Load(); served != nil {
+			size := served.index.Size()
+			known, tasks = known+size.Rows-size.Unread, tasks+size.Rows
+		}
+	}
+
+	return known, tasks
+}
+
+// sortedWorkers returns the workers of this node, ordered by shard.
+func (e *Engine) sortedWorkers() []*worker {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	list := make([]*worker, 0, len(e.workers))
+	for _, w := range e.workers {
+		list = append(list, w)
+	}
+
+	slices.SortFunc(list, func(a, b *worker) int { return a.state.Shard - b.state.Shard })
+
+	return list
 }

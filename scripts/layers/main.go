@@ -146,7 +146,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/scheduler/tickpolicy":        {},
 	"pkg/store/events":                {},
 	"pkg/scheduler": {
-		files: "ask.go engine.go preload.go read.go review.go round.go worker.go",
+		files: "engine.go preload.go read.go round.go worker.go",
 		types: "worker Engine Fleet",
 	},
 }
