@@ -260,7 +260,7 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 // Document returns the OpenAPI document as JSON, as a node of this version serves it at /openapi.json.
 func Document(version string) ([]byte, error) {
 	// Only the descriptions of the routes are used. No handler is called, so the handlers need no dependencies.
-	s := server{Config: Config{Version: version}, control: new(accesscontrol.Handlers)}
+	s := server{Config: Config{Version: version}, control: accesscontrol.New(accesscontrol.Config{})}
 
 	b, _, err := s.describeAPI()
 

@@ -16,7 +16,8 @@
 // other callers have three each (see record.FenceWrites).
 //
 // Each kind of record has a handler type of its own, in a file of its own, with its routes. All of them share records, which
-// changes access records within the caller's rights.
+// changes access records within the caller's rights. Roles, bindings, namespaces and node limits are a resource, which
+// serves reads and writes of all four in the same way.
 package accesscontrol
 
 import (
@@ -62,10 +63,10 @@ type Config struct {
 // own.
 type Handlers struct {
 	rights     rightsHandlers
-	roles      roleHandlers
-	bindings   bindingHandlers
-	namespaces namespaceHandlers
-	nodeLimits nodeLimitHandlers
+	roles      *roleHandlers
+	bindings   *bindingHandlers
+	namespaces *namespaceHandlers
+	nodeLimits *nodeLimitHandlers
 	tokens     tokenHandlers
 	sessions   sessionHandlers
 	subjects   subjectHandlers
@@ -77,18 +78,19 @@ type Handlers struct {
 func New(cfg Config) *Handlers {
 	r := &records{store: cfg.Store, keeper: cfg.Keeper, now: cfg.Now}
 	guard := &tokenGuard{now: cfg.Now, clockFault: cfg.ClockFault}
+	bindings := newBindingHandlers(r)
 
 	return &Handlers{
 		rights:     rightsHandlers{r},
-		roles:      roleHandlers{r},
-		bindings:   bindingHandlers{r},
-		namespaces: namespaceHandlers{records: r, mostScanned: cfg.MostScanned},
-		nodeLimits: nodeLimitHandlers{r},
+		roles:      newRoleHandlers(r),
+		bindings:   bindings,
+		namespaces: newNamespaceHandlers(r, cfg.MostScanned),
+		nodeLimits: newNodeLimitHandlers(r),
 		tokens:     tokenHandlers{records: r, guard: guard, node: cfg.Node},
 		sessions:   sessionHandlers{records: r, guard: guard},
 		subjects:   subjectHandlers{r},
 		audit:      auditHandlers{records: r, mostScanned: cfg.MostScanned},
-		reset:      resetHandlers{records: r, log: cfg.Log},
+		reset:      resetHandlers{records: r, bindings: bindings, log: cfg.Log},
 	}
 }
 
@@ -115,7 +117,8 @@ func jsonBody(of reflect.Type) *httpapi.Body {
 // resetHandlers give the cluster an administrator again.
 type resetHandlers struct {
 	*records
-	log *zap.Logger
+	bindings *bindingHandlers
+	log      *zap.Logger
 }
 
 const resetAbout = "Creates a new token of service:bootstrap that does not expire, and gives this subject the role admin in the cluster. Only root on the node's host may do this, over the node's unix socket and without a token."
@@ -173,7 +176,7 @@ func (h *resetHandlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 		old, is := v.Binding(bootstrapName)
 		rights.Because(reason)
-		rights.Describe(describeBinding(existing(is, &old), &b))
+		rights.Describe(h.bindings.describe(bootstrapName, existing(is, &old), &b))
 		_, err := h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
 
 		return httpapi.About("binding "+bootstrapName, err)

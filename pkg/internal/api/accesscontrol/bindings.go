@@ -2,7 +2,6 @@ package accesscontrol
 
 import (
 	"fmt"
-	"iter"
 	"net/http"
 	"reflect"
 	"slices"
@@ -12,12 +11,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // bindingHandlers serve bindings.
 type bindingHandlers struct {
-	*records
+	resource[task.Binding]
+}
+
+func newBindingHandlers(r *records) *bindingHandlers {
+	h := &bindingHandlers{}
+	h.resource = resource[task.Binding]{
+		records: r, what: "binding", object: "binding", param: "binding",
+		fields: func(b *task.Binding) serverFields {
+			return serverFields{&b.Name, nil, &b.CreatedAt, &b.UpdatedAt, &b.CreatedBy, &b.UpdatedBy, &b.Revision}
+		},
+		find: (*authority.View).Binding, all: (*authority.View).Bindings, mayRead: r.requireReadBindings, canSee: h.canSeeBinding,
+		check: h.checkBinding, mayWrite: h.mayWriteBinding, checkCount: h.checkBindingCount, covers: h.coversBinding, namespaces: namespacesOfBindings,
+		put: (*store.Store).PutBinding, remove: h.removeBinding,
+	}
+
+	return h
 }
 
 const (
@@ -35,11 +50,11 @@ func (h *bindingHandlers) Routes() []*httpapi.Operation {
 		{ID: "list-bindings", Method: http.MethodGet, Path: "/v1/bindings", Tag: "access", Summary: "List the bindings that you may see", Description: listBindAbout,
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Binding]](), Handler: httpapi.Query(h.listBindings)},
 		{ID: "get-binding", Method: http.MethodGet, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Read a binding",
-			Status: 200, Answer: binding, Tagged: true, Handler: httpapi.NoQuery(h.getBinding)},
+			Status: 200, Answer: binding, Tagged: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-binding", Method: http.MethodPut, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Create or replace a binding", Description: setBindAbout,
 			Body: jsonBody(binding), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: binding, Tagged: true, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.setBinding)},
 		{ID: "delete-binding", Method: http.MethodDelete, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Delete a binding",
-			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteBinding)},
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }
 
@@ -75,170 +90,98 @@ func (h *bindingHandlers) canSeeBinding(c *httpapi.Call, v *authority.View, b *t
 	return true
 }
 
-// describeBinding returns what the audit record of a change says of a binding. before is nil for a new binding, and after
-// for a deleted one. The namespaces decide who may see the record, so they are those of both.
-func describeBinding(before, after *task.Binding) task.AuditObject {
-	o := task.AuditObject{Kind: "binding", Changes: task.AccessChanges(before, after)}
+// namespacesOfBindings returns the namespaces that decide who may see the audit record of a change: those of both versions
+// of the binding, and none if one of them applies to the cluster.
+func namespacesOfBindings(before, after *task.Binding) []string {
+	var list []string
 	for _, b := range []*task.Binding{before, after} {
-		if b == nil {
-			continue
-		}
-
-		o.Name, o.Namespaces = b.Name, append(o.Namespaces, b.Namespaces...)
-	}
-
-	slices.Sort(o.Namespaces)
-	o.Namespaces = slices.Compact(o.Namespaces)
-	if before != nil && before.Cluster || after != nil && after.Cluster {
-		o.Namespaces = nil
-	}
-
-	return o
-}
-
-// readBindings returns the records if the caller may read any binding.
-func (h *bindingHandlers) readBindings(c *httpapi.Call) (*authority.View, error) {
-	v, err := h.keeper.Current(c.Context())
-	if err != nil {
-		return nil, err
-	}
-
-	if !h.readsBindingsSomewhere(c, v) {
-		if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
-			return nil, err
+		switch {
+		case b == nil:
+		case b.Cluster:
+			return nil
+		default:
+			list = append(list, b.Namespaces...)
 		}
 	}
 
-	return v, nil
+	slices.Sort(list)
+
+	return slices.Compact(list)
 }
 
 // listBindings serves the bindings that the caller may see.
 func (h *bindingHandlers) listBindings(c *httpapi.Call, q bindingQuery) (httpapi.Answer, error) {
-	v, err := h.readBindings(c)
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	var list []task.Binding
-	for _, b := range v.Bindings() {
-		if (q.Subject == "" || slices.Contains(b.Subjects, q.Subject)) && h.canSeeBinding(c, v, &b) {
-			list = append(list, b)
-		}
-	}
-
-	return pageOf(c, q.PageQuery, list, func(b task.Binding) string { return b.Name })
-}
-
-// getBinding serves one binding.
-func (h *bindingHandlers) getBinding(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := pathName(c, "binding")
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	v, err := h.readBindings(c)
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	b, ok := v.Binding(name)
-	if !ok || !h.canSeeBinding(c, v, &b) {
-		return httpapi.Answer{}, notFound("binding", name)
-	}
-
-	return answerRecord(b, b.Revision)
+	return h.list(c, q.PageQuery, func(b *task.Binding) bool { return q.Subject == "" || slices.Contains(b.Subjects, q.Subject) })
 }
 
 // setBinding serves writes of a binding.
 func (h *bindingHandlers) setBinding(c *httpapi.Call) (httpapi.Answer, error) {
-	var b task.Binding
-	if err := c.Decode(&b); err != nil {
-		return httpapi.Answer{}, err
-	}
-	if err := sameName(&b.Name, c.Request.PathValue("binding")); err != nil {
-		return httpapi.Answer{}, err
-	}
-	if err := access.CheckBinding(&b); err != nil {
-		return httpapi.Answer{}, err
-	}
-	if err := access.CheckEnd("until", b.Until, h.now()); err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	uid := b.RoleUID
-
-	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		if err := rights.Require(needsOfBinding(access.Grant, &b)...); err != nil {
-			return err
-		}
-
-		old, is := v.Binding(b.Name)
-
-		// Names without a scope are common to all namespaces. Their answers must not differ between names that are free and
-		// those that are taken by bindings that the caller may not see.
-		if !access.NameIsScoped(&b) && !h.callerMay(c, v, access.Grant, access.Access, "") && !(is && h.canSeeBinding(c, v, &old)) {
-			return unscopedName(&b)
-		}
-		if is && !h.canSeeBinding(c, v, &old) {
-			return httpapi.Fail(http.StatusConflict, client.CodeExists, "the name %s is taken, by a binding that you may not read", b.Name).WithHint("choose another name")
-		}
-		if err := checkConditions(c, "binding", b.Name, old.Revision); err != nil {
-			return err
-		}
-		if is {
-			if err := rights.Require(needsOfBinding(access.Grant, &old)...); err != nil {
-				return err
-			}
-		}
-
-		if !is {
-			if err := h.checkBindingCount(c, v); err != nil {
-				return err
-			}
-			if err := h.checkCreated(c, v, "bindings", creators(v.Bindings(), func(b task.Binding) string { return b.CreatedBy })); err != nil {
-				return err
-			}
-		}
-
-		var err error
-		if b.RoleUID, err = roleUID(v, "role", b.Role, uid); err != nil {
-			return err
-		}
-
-		now := h.now.Stamp()
-		b.CreatedAt, b.CreatedBy, b.UpdatedAt, b.UpdatedBy, b.Revision = old.CreatedAt, old.CreatedBy, old.UpdatedAt, old.UpdatedBy, old.Revision
-		if is && reflect.DeepEqual(b, old) {
-			return nil
-		}
-
-		if !is {
-			b.CreatedAt, b.CreatedBy = now, c.Actor()
-		}
-		b.UpdatedAt, b.UpdatedBy = now, c.Actor()
-
-		if err := rights.Check(func(v *authority.View) error {
-			excess, err := v.CoversBinding(caller(c), b, h.now())
-			return refuseExcess(c, excess, err)
-		}); err != nil {
-			return err
-		}
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdminWith(h.now(), b) }); err != nil {
-			return err
-		}
-
-		rights.Because(b.Reason)
-		rights.Describe(describeBinding(existing(is, &old), &b))
-		b.Revision, err = h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
-
-		return httpapi.About("binding "+b.Name, err)
-	})
+	b, _, err := h.set(c, false)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= b.Revision })
-
 	return answerRecord(b, b.Revision)
+}
+
+// checkBinding checks a binding in a request.
+func (h *bindingHandlers) checkBinding(b *task.Binding) error {
+	if err := access.CheckBinding(b); err != nil {
+		return err
+	}
+
+	return access.CheckEnd("until", b.Until, h.now())
+}
+
+// mayWriteBinding refuses callers who may not change a binding, as it was and as it will be, and sets the uid of its role.
+func (h *bindingHandlers) mayWriteBinding(c *httpapi.Call, v *authority.View, rights *httpapi.Rights, before, after *task.Binding) error {
+	if after == nil {
+		if err := h.requireRead(c, v, rights, c.Request.PathValue(h.param), before); err != nil {
+			return err
+		}
+
+		return rights.Require(needsOfBinding(access.Grant, before)...)
+	}
+
+	if err := rights.Require(needsOfBinding(access.Grant, after)...); err != nil {
+		return err
+	}
+
+	// Names without a scope are common to all namespaces. Their answers must not differ between names that are free and
+	// those that are taken by bindings that the caller may not see.
+	isSeen := before != nil && h.canSeeBinding(c, v, before)
+	if !access.NameIsScoped(after) && !h.callerMay(c, v, access.Grant, access.Access, "") && !isSeen {
+		return unscopedName(after)
+	}
+	if before != nil && !isSeen {
+		return httpapi.Fail(http.StatusConflict, client.CodeExists, "the name %s is taken, by a binding that you may not read", after.Name).WithHint("choose another name")
+	}
+
+	if before != nil {
+		if err := rights.Require(needsOfBinding(access.Grant, before)...); err != nil {
+			return err
+		}
+	}
+
+	var err error
+	after.RoleUID, err = roleUID(v, "role", after.Role, after.RoleUID)
+
+	return err
+}
+
+// coversBinding refuses a binding that gives more than the caller holds, or that leaves the cluster without an administrator.
+func (h *bindingHandlers) coversBinding(c *httpapi.Call, rights *httpapi.Rights, after *task.Binding) error {
+	b := *after
+	if err := rights.Check(func(v *authority.View) error {
+		excess, err := v.CoversBinding(caller(c), b, h.now())
+		return refuseExcess(c, excess, err)
+	}); err != nil {
+		return err
+	}
+
+	rights.Because(b.Reason)
+
+	return h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdminWith(h.now(), b) })
 }
 
 // unscopedName refuses a name that is not within the caller's namespaces.
@@ -264,47 +207,14 @@ func roleUID(v *authority.View, field, role, asked string) (string, error) {
 	return r.UID, nil
 }
 
-// deleteBinding serves the deletion of a binding.
-func (h *bindingHandlers) deleteBinding(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := pathName(c, "binding")
-	if err != nil {
-		return httpapi.Answer{}, err
+// removeBinding deletes a binding, unless that leaves the cluster without an administrator.
+func (h *bindingHandlers) removeBinding(c *httpapi.Call, rights *httpapi.Rights, b *task.Binding) error {
+	dropped := func(what, name string) bool { return what == "binding" && name == b.Name }
+	if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
+		return err
 	}
 
-	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		if !h.readsBindingsSomewhere(c, v) {
-			if err := rights.Require(access.Need{Verb: access.Read, Kind: access.Access}); err != nil {
-				return err
-			}
-		}
-
-		b, is := v.Binding(name)
-		if !is || !h.canSeeBinding(c, v, &b) {
-			return notFound("binding", name)
-		}
-		if err := rights.Require(needsOfBinding(access.Grant, &b)...); err != nil {
-			return err
-		}
-		if err := checkConditions(c, "binding", name, b.Revision); err != nil {
-			return err
-		}
-
-		dropped := func(what, dropped string) bool { return what == "binding" && dropped == name }
-		if err := h.keepAdmin(rights, func(v *authority.View) bool { return v.LastAdmin(h.now(), dropped) }); err != nil {
-			return err
-		}
-
-		rights.Describe(describeBinding(&b, nil))
-
-		return httpapi.About("binding "+name, h.store.As(rights).DeleteBinding(c.Context(), name, b.Revision, h.now()))
-	})
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	h.awaitView(c, func(v *authority.View) bool { _, is := v.Binding(name); return !is })
-
-	return httpapi.Answer{Status: http.StatusNoContent}, nil
+	return h.store.As(rights).DeleteBinding(c.Context(), b.Name, b.Revision, h.now())
 }
 
 // Limits of roles and bindings. Every node that serves the API has all of them in memory, and compiles them again after
@@ -315,12 +225,9 @@ const (
 	// reservedBindings is how many of them only administrators of the cluster can create. A caller who may grant rights can
 	// create further subjects, each with its own maxCreated, and they must not keep an administrator from granting.
 	reservedBindings = 200
-	// maxCreated is the maximum number of bindings, and of roles, that were created by one subject that does not
-	// administer the cluster.
-	maxCreated = 500
 )
 
-// checkBindingCount refuses a new binding if the cluster has too many.
+// checkBindingCount refuses a new binding if the cluster has too many, or too many that the caller has created.
 func (h *bindingHandlers) checkBindingCount(c *httpapi.Call, v *authority.View) error {
 	n, rule := len(v.Bindings()), ""
 
@@ -330,43 +237,11 @@ func (h *bindingHandlers) checkBindingCount(c *httpapi.Call, v *authority.View) 
 	case n >= unreserved && !v.Administers(caller(c), h.now()):
 		rule = fmt.Sprintf("after %d, only an administrator of the cluster can create more", unreserved)
 	default:
-		return nil
+		return h.checkCreated(c, v)
 	}
 
 	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; %s", n, rule).
 		WithHint("delete bindings that are no longer used")
-}
-
-// checkCreated refuses a new record if the caller has created too many of its kind. createdBy has the creators of those
-// that exist.
-func (r *records) checkCreated(c *httpapi.Call, v *authority.View, kind string, createdBy iter.Seq[string]) error {
-	if v.Administers(caller(c), r.now()) {
-		return nil
-	}
-
-	who, created := httpapi.CallerOf(c.Context()), 0
-	for by := range createdBy {
-		if wasWrittenBy(by, who.Who) {
-			created++
-		}
-	}
-	if created < maxCreated {
-		return nil
-	}
-
-	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d %s that still exist; at most %d are allowed", who.Name(), created, kind, maxCreated).
-		WithHint("delete those that are no longer used")
-}
-
-// creators yields who has created each record of a list.
-func creators[T any](list []T, createdBy func(T) string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, r := range list {
-			if !yield(createdBy(r)) {
-				return
-			}
-		}
-	}
 }
 
 // wasWrittenBy reports whether a record says that a subject wrote it. Records have the format of

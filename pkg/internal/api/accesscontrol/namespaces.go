@@ -21,8 +21,23 @@ import (
 
 // namespaceHandlers serve the records of namespaces.
 type namespaceHandlers struct {
-	*records
+	resource[task.Namespace]
 	mostScanned int // how many tasks one request reads at most to find those that a change forbids
+}
+
+func newNamespaceHandlers(r *records, mostScanned int) *namespaceHandlers {
+	h := &namespaceHandlers{mostScanned: mostScanned}
+	h.resource = resource[task.Namespace]{
+		records: r, what: "namespace", object: "namespace", param: "ns",
+		fields: func(n *task.Namespace) serverFields {
+			return serverFields{&n.Name, nil, &n.CreatedAt, &n.UpdatedAt, &n.CreatedBy, &n.UpdatedBy, &n.Revision}
+		},
+		find: findNamespace, all: allNamespaces, canSee: h.canSeeNamespace, missing: httpapi.NoNamespace,
+		check: access.CheckNamespace, mayWrite: h.mayWriteNamespace,
+		put: (*store.Store).PutNamespace, remove: h.removeNamespace,
+	}
+
+	return h
 }
 
 const setNSAbout = "Tasks of the namespace may use only what the record lists. The answer names the tasks that it no longer allows: their runs fail until the tasks are changed."
@@ -33,14 +48,14 @@ func (h *namespaceHandlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-namespaces", Method: http.MethodGet, Path: "/v1/namespaces", Tag: "access", Summary: "List the namespaces that you may read",
-			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listNamespaces)},
+			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listAll)},
 		{ID: "get-namespace", Method: http.MethodGet, Path: httpapi.InNamespace, Tag: "access", Summary: "Read the record of a namespace: what its tasks may use",
-			Status: 200, Answer: ns, Tagged: true, Handler: httpapi.NoQuery(h.getNamespace)},
+			Status: 200, Answer: ns, Tagged: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-namespace", Method: http.MethodPut, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout + dryRunAbout,
 			Body: jsonBody(ns), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NamespaceChange](), Tagged: true, Errors: []int{409, 429},
 			Handler: httpapi.Query(h.setNamespace)},
 		{ID: "delete-namespace", Verb: access.Delete, Kind: access.Namespaces, Method: http.MethodDelete, Path: httpapi.InNamespace, Tag: "access", Summary: "Delete the record of a namespace that has neither tasks nor secrets",
-			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.deleteNamespace)},
+			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }
 
@@ -51,110 +66,52 @@ const (
 	tasksPerRead = 500
 )
 
-// canSeeNamespace reports whether the caller may read the record of a namespace.
-func (h *namespaceHandlers) canSeeNamespace(c *httpapi.Call, v *authority.View, name string) bool {
-	return h.callerMay(c, v, access.Read, access.Tasks, name) || h.callerMay(c, v, access.Read, access.Namespaces, "")
-}
-
-// listNamespaces serves the records of the namespaces that the caller may read.
-func (h *namespaceHandlers) listNamespaces(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
-	v, err := h.keeper.Current(c.Context())
-	if err != nil {
-		return httpapi.Answer{}, err
+// findNamespace returns the record of a namespace.
+func findNamespace(v *authority.View, name string) (task.Namespace, bool) {
+	n := v.Namespace(name)
+	if n == nil {
+		return task.Namespace{}, false
 	}
 
+	return *n, true
+}
+
+// allNamespaces returns the records of all namespaces.
+func allNamespaces(v *authority.View) []task.Namespace {
 	var list []task.Namespace
 	for _, name := range v.Namespaces() {
-		if h.canSeeNamespace(c, v, name) {
-			list = append(list, *v.Namespace(name))
-		}
+		list = append(list, *v.Namespace(name))
 	}
 
-	return pageOf(c, q, list, func(n task.Namespace) string { return n.Name })
+	return list
 }
 
-// getNamespace serves the record of one namespace.
-func (h *namespaceHandlers) getNamespace(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := c.Namespace()
-	if err != nil {
-		return httpapi.Answer{}, err
+// canSeeNamespace reports whether the caller may read the record of a namespace.
+func (h *namespaceHandlers) canSeeNamespace(c *httpapi.Call, v *authority.View, n *task.Namespace) bool {
+	return h.callerMay(c, v, access.Read, access.Tasks, n.Name) || h.callerMay(c, v, access.Read, access.Namespaces, "")
+}
+
+// mayWriteNamespace refuses callers who may not make a change.
+func (h *namespaceHandlers) mayWriteNamespace(c *httpapi.Call, v *authority.View, rights *httpapi.Rights, before, after *task.Namespace) error {
+	verb := access.Update
+	switch {
+	case after == nil:
+		verb = access.Delete
+	case before == nil:
+		verb = access.Create
+	case !h.callerMay(c, v, access.Update, access.Namespaces, "") && !h.callerMay(c, v, access.Create, access.Namespaces, ""):
+		verb = access.Create // the answer must not depend on whether the namespace exists
 	}
 
-	v, err := h.keeper.Current(c.Context())
-	if err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	n := v.Namespace(name)
-	if n == nil || !h.canSeeNamespace(c, v, name) {
-		return httpapi.Answer{}, httpapi.NoNamespace(name)
-	}
-
-	return answerRecord(*n, n.Revision)
+	return rights.Require(access.Need{Verb: verb, Kind: access.Namespaces})
 }
 
 // setNamespace serves writes of the record of a namespace.
 func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
-	var n task.Namespace
-	var dry *client.Change
-	if err := c.Decode(&n); err != nil {
-		return httpapi.Answer{}, err
-	}
-	if err := sameName(&n.Name, c.Request.PathValue("ns")); err != nil {
-		return httpapi.Answer{}, err
-	}
-	if err := access.CheckNamespace(&n); err != nil {
-		return httpapi.Answer{}, err
-	}
-
-	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		// A caller who may neither create nor update is refused before the answer depends on whether the namespace exists.
-		old, verb := v.Namespace(n.Name), access.Update
-		if old == nil || !h.callerMay(c, v, access.Update, access.Namespaces, "") && !h.callerMay(c, v, access.Create, access.Namespaces, "") {
-			verb = access.Create
-		}
-		if err := rights.Require(access.Need{Verb: verb, Kind: access.Namespaces}); err != nil {
-			return err
-		}
-
-		var before task.Namespace
-		if old != nil {
-			before = *old
-		}
-		if err := checkConditions(c, "namespace", n.Name, before.Revision); err != nil {
-			return err
-		}
-
-		now := h.now.Stamp()
-		n.CreatedAt, n.CreatedBy, n.UpdatedAt, n.UpdatedBy, n.Revision = before.CreatedAt, before.CreatedBy, before.UpdatedAt, before.UpdatedBy, before.Revision
-		if q.DryRun {
-			if old != nil && !h.canSeeNamespace(c, v, n.Name) {
-				return httpapi.NoNamespace(n.Name)
-			}
-			before.Name = n.Name
-			dry = wouldChange(old != nil, before, n)
-			return nil
-		}
-		if old != nil && reflect.DeepEqual(n, before) {
-			return nil
-		}
-
-		if old == nil {
-			n.CreatedAt, n.CreatedBy = now, c.Actor()
-		}
-		n.UpdatedAt, n.UpdatedBy = now, c.Actor()
-
-		rights.Describe(task.AuditObject{Kind: "namespace", Name: n.Name, Changes: task.AccessChanges(old, &n)})
-		var err error
-		n.Revision, err = h.store.As(rights).PutNamespace(c.Context(), before.Revision, n, h.now())
-
-		return httpapi.About("namespace "+n.Name, err)
-	})
+	n, dry, err := h.set(c, q.DryRun)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-
-	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= n.Revision })
 
 	change := client.NamespaceChange{Namespace: n, DryRun: dry}
 	if change.WarningDetails = warnRootUsers(c.Context(), n.RunAs, hostGroupsOf); len(change.WarningDetails) > 0 {
@@ -202,49 +159,21 @@ func (h *namespaceHandlers) findForbidden(ctx context.Context, change *client.Na
 	}
 }
 
-// deleteNamespace serves the deletion of the record of an empty namespace.
-func (h *namespaceHandlers) deleteNamespace(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := c.Namespace()
-	if err != nil {
-		return httpapi.Answer{}, err
+// removeNamespace deletes the record of a namespace that is empty, not frozen, and that no binding or token names.
+func (h *namespaceHandlers) removeNamespace(c *httpapi.Call, rights *httpapi.Rights, n *task.Namespace) error {
+	if err := rights.Check(func(v *authority.View) error { return unnamedNamespace(v, n.Name, h.now()) }); err != nil {
+		return err
+	}
+	if err := h.checkEmpty(c.Context(), n.Name); err != nil {
+		return err
 	}
 
-	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		if err := rights.Require(access.Need{Verb: access.Delete, Kind: access.Namespaces}); err != nil {
-			return err
-		}
-
-		n := v.Namespace(name)
-		if n == nil {
-			return httpapi.NoNamespace(name)
-		}
-		if err := checkConditions(c, "namespace", name, n.Revision); err != nil {
-			return err
-		}
-
-		if err := rights.Check(func(v *authority.View) error { return unnamedNamespace(v, name, h.now()) }); err != nil {
-			return err
-		}
-		if err := h.checkEmpty(c.Context(), name); err != nil {
-			return err
-		}
-
-		freezes, err := h.findNoFreeze(c.Context(), name)
-		if err != nil {
-			return err
-		}
-
-		rights.Describe(task.AuditObject{Kind: "namespace", Name: name, Changes: task.AccessChanges(n, nil)})
-
-		return httpapi.About("namespace "+name, h.store.As(rights).DeleteNamespace(c.Context(), name, n.Revision, freezes, h.now()))
-	})
+	freezes, err := h.findNoFreeze(c.Context(), n.Name)
 	if err != nil {
-		return httpapi.Answer{}, err
+		return err
 	}
 
-	h.awaitView(c, func(v *authority.View) bool { return v.Namespace(name) == nil })
-
-	return httpapi.Answer{Status: http.StatusNoContent}, nil
+	return h.store.As(rights).DeleteNamespace(c.Context(), n.Name, n.Revision, freezes, h.now())
 }
 
 // checkEmpty returns an error that says what a namespace contains. The deletion compares that it is empty all the same.

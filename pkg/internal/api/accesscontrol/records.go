@@ -87,6 +87,16 @@ func (r *records) readsBindingsSomewhere(c *httpapi.Call, v *authority.View) boo
 	return false
 }
 
+// requireReadBindings refuses callers who may read neither the bindings of a namespace nor access. It also protects roles:
+// a caller who reads bindings must be able to understand them.
+func (r *records) requireReadBindings(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error {
+	if r.readsBindingsSomewhere(c, v) {
+		return nil
+	}
+
+	return rights.Require(access.Need{Verb: access.Read, Kind: access.Access})
+}
+
 // refuseExcess returns the error for a grant of more than its author holds; nil if there is no excess.
 func refuseExcess(c *httpapi.Call, e *access.Excess, err error) error {
 	if err != nil || e == nil {
@@ -140,12 +150,6 @@ func checkConditions(c *httpapi.Call, what, name string, revision int64) error {
 
 func notFound(what, name string) error { return fmt.Errorf("%s %s: %w", what, name, task.ErrNotFound) }
 
-// pathName returns a name in the path after checking it.
-func pathName(c *httpapi.Call, param string) (string, error) {
-	name := c.Request.PathValue(param)
-	return name, task.CheckName(param, name)
-}
-
 // sameName refuses a body that names another object than the path. An absent name is that of the path.
 func sameName(in *string, path string) error {
 	if *in != "" && *in != path {
@@ -190,22 +194,4 @@ func pageOf[T any](c *httpapi.Call, q httpapi.PageQuery, list []T, key func(T) s
 // dryRunQuery is the parameter of routes that support a dry run.
 type dryRunQuery struct {
 	DryRun bool `query:"dry_run" default:"false" doc:"Checks everything but writes nothing."`
-}
-
-// wouldChange returns how a write would change a record. The fields that the server sets must be equal in both. The answer
-// shows what the record has now, so the caller must have the right to read it: the right to write it is not enough.
-func wouldChange[T any](exists bool, before, after T) *client.Change {
-	c := &client.Change{Result: client.Created, Fields: task.Compare(before, after)}
-	switch {
-	case !exists:
-		for i := range c.Fields {
-			c.Fields[i].From = nil // there was no earlier value
-		}
-	case len(c.Fields) == 0:
-		c.Result = client.Unchanged
-	default:
-		c.Result = client.Configured
-	}
-
-	return c
 }
