@@ -35,8 +35,8 @@ type Stored struct {
 	EntryMod int64 // mod revision of the entry; 0: there is no entry
 
 	// MarkBy, if set, makes a write fail if the watermark of the shard is later. It is for
-	// edits that write the time from which they count (see the row on the time of an edit in
-	// the design decisions of docs/architecture.md).
+	// edits that write the time from which they count (see "Edits that an owner has not seen"
+	// in docs/architecture.md).
 	MarkBy task.Time
 
 	rawSpec, rawEntry []byte // the values as they were read
