@@ -221,7 +221,7 @@ func (h *testWorker) shownStates() statesOf {
 	viewer := views.Viewer{Store: w.store, Ref: func(_, name string) record.Ref { return ref(name) }, Now: w.clock}
 	specs, _, err := w.store.Tasks(w.ctx, "default", "", 1000)
 	w.ok(err)
-	shown, err := viewer.ReadTasksWithRuns(asAnyone(w.ctx), specs, 0)
+	shown, err := viewer.ReadTasks(asAnyone(w.ctx), specs, 0, nil)
 	w.ok(err)
 	for _, v := range shown {
 		all.views["default/"+v.Name] = v.State

@@ -41,6 +41,11 @@ type OutcomeRead struct {
 	// Of a task that runs every second, these are thousands, and all of them are older. If there are not n records from this
 	// key on, the whole history is searched.
 	Oldest string
+
+	// KnownFailing is set if the owner of the shard has just said that the task is failing. It only saves work, for a task with
+	// a dead run and no success among the newest ticks: an older tick may have succeeded later, which only the whole history
+	// shows, and which the owner knows.
+	KnownFailing bool
 }
 
 // Outcomes returns the outcomes of several tasks, in their order, with the n newest records of each. It includes at least
@@ -219,7 +224,7 @@ func (s Runs) judgeFailing(ctx context.Context, readings []outcomeReading, rev i
 		}
 
 		o.out.Failing = !slices.ContainsFunc(o.search.records, func(e *mvccpb.KeyValue) bool { return e.CreateRevision >= o.newest && s.isSuccess(o, e) })
-		if !o.out.Failing || o.isWhole {
+		if !o.out.Failing || o.isWhole || o.ask.KnownFailing {
 			continue
 		}
 

@@ -110,6 +110,51 @@ func TestOutcomes_ReadAgainOnlyTheEndOfAHistory(t *testing.T) {
 	}
 }
 
+// The history of a failing task is not searched for a success if the owner of its shard has said that the task is failing.
+func TestOutcomes_DoNotSearchWhatTheOwnerKnows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	end := func(n int, state task.State) {
+		run := tickRun(ref, n)
+		run.State, run.EndedAt = state, run.ScheduledTime
+		w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(run)))
+	}
+
+	for n := range 30 {
+		end(n, task.Failed)
+	}
+	w.put(w.keys.DeadRun(ref, tickRun(ref, 1).ID), `{"state":"failed"}`)
+
+	requests := 0
+	w.etcd.KV = etcdhook.KV(w.etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		requests++
+		return next(ctx, op)
+	})
+
+	for _, succeeded := range []bool{false, true} {
+		if succeeded {
+			// What the owner has said is older than the records, and settles only what they leave open.
+			end(30, task.Succeeded)
+		}
+
+		counts := map[bool]int{}
+		for _, known := range []bool{false, true} {
+			requests = 0
+			list, err := w.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, KnownFailing: known}}, 3)
+			ok(t, err)
+
+			if list[0].Failing == succeeded {
+				t.Errorf("after a success (%t), with KnownFailing %t, failing is %t", succeeded, known, list[0].Failing)
+			}
+			counts[known] = requests
+		}
+
+		if saved := counts[false] - counts[true]; saved != 0 == succeeded {
+			t.Errorf("after a success (%t), the owner's word saves %d requests", succeeded, saved)
+		}
+	}
+}
+
 // The newest records of a history are those of all of it, however its runs are distributed, and etcd reads about as many
 // values as are wanted.
 func TestOutcomes_ReadFewRecordsOfLongHistories(t *testing.T) {
@@ -292,6 +337,12 @@ func TestOutcomes_AFailingTask(t *testing.T) {
 		ok(t, err)
 		if list[0].Failing != failing() {
 			t.Errorf("seed %d: failing is %t; the last success is of %d, the dead runs are of %v", seed, list[0].Failing, success, dead)
+		}
+
+		list, err = s.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, UID: uid, KnownFailing: failing()}}, 1)
+		ok(t, err)
+		if list[0].Failing != failing() {
+			t.Errorf("seed %d: the owner says that failing is %t, and the reading says %t", seed, failing(), list[0].Failing)
 		}
 	}
 }

@@ -121,6 +121,9 @@ func TestStates_AFailingTaskIsFailingEverywhere(t *testing.T) {
 			listed, onBoard, count, counted = []string{}, []string{}, *page.Count, b.FailingCount
 			for _, item := range page.Items {
 				listed = append(listed, item.Name)
+				if item.State != client.TaskFailing {
+					return false // the list is older than the records of its tasks
+				}
 			}
 			for _, f := range b.Failing {
 				onBoard = append(onBoard, f.Task)

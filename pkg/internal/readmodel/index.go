@@ -177,7 +177,7 @@ func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
 		}
 
 		c.add(r, q.Now)
-		first.Offer(Place{Key: q.Order.key(r), Name: r.Name, Shard: shard})
+		first.Offer(Place{Key: q.Order.key(r), Name: r.Name, Shard: shard, Failing: r.Flags.Has(Failing)})
 	})
 
 	return c

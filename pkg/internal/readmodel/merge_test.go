@@ -133,7 +133,7 @@ func (f *fleet) check(t *rapid.T, q *Query, answers []NodeAnswer, page Page) {
 
 		for i := range rows {
 			counts.add(&rows[i], q.Now)
-			first.Offer(Place{Key: q.Order.key(&rows[i]), Name: rows[i].Name, Shard: shard})
+			first.Offer(Place{Key: q.Order.key(&rows[i]), Name: rows[i].Name, Shard: shard, Failing: rows[i].Flags.Has(Failing)})
 		}
 	}
 

@@ -124,6 +124,8 @@ type Place struct {
 	Key   int64  `json:"key"`  // see Order
 	Name  string `json:"name"` // namespace/name
 	Shard int    `json:"shard"`
+
+	Failing bool `json:"failing,omitempty"` // the task is failing; it has no part in the order
 }
 
 // Compare orders places.

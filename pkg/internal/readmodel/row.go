@@ -165,6 +165,25 @@ func (r *Runs) AddAttempt(a *Attempt, away bool) {
 	}
 }
 
+// WithAttempt returns the Runs that result from r if one more attempt begins on a node that is present. It returns nil if r
+// must be listed anew: if r contains anything but the attempts before the new one, which are all attempts of a task, or if
+// not all of these are in the list.
+//
+// The result shares the memory of r, which stays valid. Only the last result may be passed on to WithAttempt.
+func (r *Runs) WithAttempt(before func(i int) *Attempt, n int, a *Attempt) *Runs {
+	if r == nil || n == 0 || n != len(r.active) || n == maxTaskRuns || n != r.attempts || len(r.waiting) > 0 || r.active[n-1].Since >= a.Since {
+		return nil
+	}
+
+	for i, was := range r.active {
+		if before(i) != was {
+			return nil
+		}
+	}
+
+	return &Runs{active: append(r.active, a), attempts: n + 1}
+}
+
 // AddWaiting adds a waiting run.
 func (r *Runs) AddWaiting(q WaitingRun) {
 	r.waiting = insertFirst(r.waiting, q, compareWaiting)

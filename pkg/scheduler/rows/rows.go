@@ -232,7 +232,13 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 		return nil
 	}
 
+	if r := extendRuns(l); r != nil {
+		l.Shown = r
+		return r
+	}
+
 	r := readmodel.NewRuns(len(l.Active))
+	l.Shown = r
 	for _, a := range l.Active {
 		r.AddAttempt(shown(a), a.IsAway())
 	}
@@ -256,6 +262,25 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 	}
 
 	return r
+}
+
+// extendRuns returns the runs of a task of which nothing has changed but that one more attempt has begun, or nil if more has
+// changed. This is the usual case for a task with many attempts, and saves listing all of them again.
+func extendRuns(l *taskstate.Activity) *readmodel.Runs {
+	n := len(l.Active) - 1
+	if n < 1 || len(l.Queue) > 0 || l.Active[n].Watch != nil {
+		return nil
+	}
+
+	// An attempt with a watch may have changed.
+	unchanged := func(i int) *readmodel.Attempt {
+		if a := l.Active[i]; a.Watch == nil {
+			return a.Shown
+		}
+		return nil
+	}
+
+	return l.Shown.WithAttempt(unchanged, n, shown(l.Active[n]))
 }
 
 // shown returns what boards show of an attempt. It is made once, and again if it changes, because all attempts of a task are

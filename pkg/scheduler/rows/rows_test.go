@@ -2,6 +2,7 @@ package rows
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -593,4 +594,92 @@ func TestWriter_RemembersRunsSinceTheLoad(t *testing.T) {
 	if r := recent(); len(r.Runs) != 0 || r.After != task.RunID(began.Add(time.Hour+clockMargin), "") {
 		t.Errorf("after a lost event: %v", r)
 	}
+}
+
+// What it costs to write the row of a task with dozens of active attempts when one more begins.
+func BenchmarkWriter_ManyAttempts(b *testing.B) {
+	const least, most = 40, 60
+	w, t := NewWriter(), newTask(1)
+	t.Activity = &taskstate.Activity{}
+	began := time.UnixMilli(1_700_000_000_000)
+	b.ReportAllocs()
+
+	for n := 0; b.Loop(); n++ {
+		if len(t.Activity.Active) == most {
+			t.Activity.Active = slices.Delete(t.Activity.Active, 0, most-least)
+		}
+
+		at := began.Add(time.Duration(n) * time.Millisecond)
+		t.Activity.Active = append(t.Activity.Active, &taskstate.Attempt{Run: task.RunID(at, "uid0"), Node: "n1", Since: at.UnixMilli()})
+		w.Touch(t)
+		w.Flush(int64(n))
+	}
+}
+
+// textOf returns the lists and numbers of r. An attempt in a list never changes, so its address stands for it.
+func textOf(r *readmodel.Runs) string {
+	if r == nil {
+		return ""
+	}
+
+	var text strings.Builder
+	for _, field := range []string{"active", "away", "waiting", "reasons", "attempts", "attemptsAway"} {
+		fmt.Fprintf(&text, "%s %+v\n", field, reflect.ValueOf(r).Elem().FieldByName(field))
+	}
+
+	return text.String()
+}
+
+// A row lists the attempts of a task as if all of them were listed anew, whatever has changed, and a list that was passed on
+// does not change.
+func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := newTask(1)
+		l := &taskstate.Activity{}
+		a.Activity = l
+		now := time.UnixMilli(1_700_000_000_000)
+
+		var passedOn []*readmodel.Runs
+		var looked []string
+
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(-1, 3).Draw(t, "ms")) * time.Millisecond)
+			some := func() int { return rapid.IntRange(0, len(l.Active)-1).Draw(t, "attempt") }
+
+			switch what := rapid.IntRange(0, 19).Draw(t, "what"); {
+			case what < 14 || len(l.Active) == 0:
+				l.Active = append(l.Active, &taskstate.Attempt{Run: task.RunID(now, "uid0"), Node: "n1", Since: now.UnixMilli()})
+			case what == 14:
+				i := some()
+				l.Active = slices.Delete(l.Active, i, i+1)
+			case what == 15:
+				l.Active[some()].Watched().Asked = true
+			case what == 16:
+				l.Active[some()].Watched().Since = now
+			case what == 17:
+				l.Active[some()].Watch = nil
+			case what == 18:
+				l.Queue = append(l.Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(now, "uid0")}}})
+			case what == 19:
+				l.Queue = nil
+			}
+
+			got := runsOf(a)
+			l.Shown = nil
+			want := runsOf(a)
+			l.Shown = got
+
+			if textOf(got) != textOf(want) {
+				t.Fatalf("got\n%s\nwant\n%s", textOf(got), textOf(want))
+			}
+
+			passedOn, looked = append(passedOn, got), append(looked, textOf(got))
+		}
+
+		for i, r := range passedOn {
+			if textOf(r) != looked[i] {
+				t.Fatalf("list %d was\n%s\nand is\n%s", i, looked[i], textOf(r))
+			}
+		}
+	})
 }

@@ -20,6 +20,9 @@ type Activity struct {
 	LatePassed bool                // a tick on time has started since a late tick of the task last did; see LateTurn
 	Returned   map[string]Returned // parts that have ended, by id, as long as their records exist
 
+	// Shown is what boards show of the waiting and active runs. It belongs to package rows.
+	Shown *readmodel.Runs
+
 	among *ActiveTasks // the list that contains the task, and the index in it
 	At    int32
 }

@@ -61,6 +61,22 @@ type TaskPage struct {
 	Answer *Answer // that of the owners; nil: the page was read from a key range
 }
 
+// FailingTasks returns the full names of the page's tasks that their owners know to be failing.
+func (p *TaskPage) FailingTasks() map[string]bool {
+	if p.Answer == nil {
+		return nil
+	}
+
+	failing := map[string]bool{}
+	for _, place := range p.Answer.Places {
+		if place.Failing {
+			failing[place.Name] = true
+		}
+	}
+
+	return failing
+}
+
 // FindTasks returns a page of tasks. If the order is by name, and the query line only selects names or a prefix of them, it
 // reads a key range of etcd, which is exact, cheap, and needs no owner of a shard. With names that the owners have given
 // (Splits), it reads short ranges, because etcd counts all keys of a range. For every other list, the owners find the

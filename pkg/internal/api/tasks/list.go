@@ -11,7 +11,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -69,7 +68,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	page, err := h.Asker.FindTasks(c, question, p, q.Complete)
 	var list []client.Task
 	if err == nil {
-		list, err = h.rowsOf(c, page.Tasks, q)
+		list, err = h.rowsOf(c, page, q)
 	}
 
 	view := viewOf(c, q)
@@ -109,9 +108,9 @@ func (h *Handlers) oldPage(c *httpapi.Call, p httpapi.Paging, page ask.TaskPage,
 }
 
 // rowsOf returns the tasks of a page as the caller sees them. The state of a task is read only for the tasks of the page.
-func (h *Handlers) rowsOf(c *httpapi.Call, found []record.Brief, q listQuery) ([]client.Task, error) {
-	tasks := make([]task.Task, len(found))
-	for i, b := range found {
+func (h *Handlers) rowsOf(c *httpapi.Call, page ask.TaskPage, q listQuery) ([]client.Task, error) {
+	tasks := make([]task.Task, len(page.Tasks))
+	for i, b := range page.Tasks {
 		tasks[i] = b.Task()
 	}
 
@@ -123,5 +122,5 @@ func (h *Handlers) rowsOf(c *httpapi.Call, found []record.Brief, q listQuery) ([
 		return list, nil
 	}
 
-	return h.Views.ReadTasksWithRuns(c.Context(), tasks, q.Recent)
+	return h.Views.ReadTasks(c.Context(), tasks, q.Recent, page.FailingTasks())
 }

@@ -63,18 +63,14 @@ func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result str
 
 // Tasks returns the views of tasks. entries contains nil for an entry that cannot be read.
 func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
-	return h.TasksWithRuns(ctx, tasks, entries, 0)
+	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return entries, nil }, 0, nil)
 }
 
-// TasksWithRuns returns the views of tasks, each with its last recent runs.
-func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
-	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return entries, nil }, recent)
-}
-
-// ReadTasksWithRuns is TasksWithRuns for tasks whose entries are still to be read.
-func (h *Viewer) ReadTasksWithRuns(ctx context.Context, tasks []task.Task, recent int) ([]client.Task, error) {
+// ReadTasks returns the views of tasks whose entries are still to be read, each with its last recent runs. failing contains
+// the full names of tasks that their owners know to be failing; it only saves reads.
+func (h *Viewer) ReadTasks(ctx context.Context, tasks []task.Task, recent int, failing map[string]bool) ([]client.Task, error) {
 	refs := h.refsOf(tasks)
-	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return h.Store.Entries(ctx, refs) }, recent)
+	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return h.Store.Entries(ctx, refs) }, recent, failing)
 }
 
 // refsOf returns the places of tasks.
@@ -96,10 +92,10 @@ type taskRecords struct {
 }
 
 // readRecords reads what the views of tasks are made of, all at the same time, because each part needs an answer of etcd.
-func (h *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int) (r taskRecords, err error) {
+func (h *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) (r taskRecords, err error) {
 	reads := make([]store.OutcomeRead, len(refs))
 	for i, oldest := range h.recent.oldestOf(refs, recent) {
-		reads[i] = store.OutcomeRead{Ref: refs[i], UID: tasks[i].UID, Oldest: oldest}
+		reads[i] = store.OutcomeRead{Ref: refs[i], UID: tasks[i].UID, Oldest: oldest, KnownFailing: failing[tasks[i].Namespace+"/"+tasks[i].Name]}
 	}
 
 	g, ctx := callgroup.WithContext(ctx)
@@ -116,14 +112,14 @@ func (h *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []reco
 }
 
 // viewTasks returns the views of tasks.
-func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries func() ([]*task.Entry, error), recent int) ([]client.Task, error) {
+func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) ([]client.Task, error) {
 	refs := h.refsOf(tasks)
 	at := make(map[record.Ref]int, len(tasks))
 	for i, ref := range refs {
 		at[ref] = i
 	}
 
-	read, err := h.readRecords(ctx, tasks, refs, readEntries, recent)
+	read, err := h.readRecords(ctx, tasks, refs, readEntries, recent, failing)
 	if err != nil {
 		return nil, err
 	}
