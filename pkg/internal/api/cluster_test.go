@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -213,5 +216,50 @@ func TestMembers_OfAnotherEtcdStay(t *testing.T) {
 				wantError(t, second(w.Members.Add(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: u})), task.ErrInvalid, task.CodeBadValue)
 			}
 		})
+	}
+}
+
+// twoMembers is the list of members of an embedded etcd, as its first member gives it.
+type twoMembers struct {
+	clientv3.Cluster
+	removed []uint64
+}
+
+func (c *twoMembers) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
+	return &clientv3.MemberListResponse{
+		Header:  &etcdserverpb.ResponseHeader{MemberId: 1},
+		Members: []*etcdserverpb.Member{{ID: 1, Name: "n1", PeerURLs: []string{"http://127.0.0.1:1"}}, {ID: 2, Name: "n2", PeerURLs: []string{"http://127.0.0.1:2"}}},
+	}, nil
+}
+
+func (c *twoMembers) MemberRemove(_ context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
+	c.removed = append(c.removed, id)
+	return &clientv3.MemberRemoveResponse{}, nil
+}
+
+// noStatus does not answer requests for the status of a member.
+type noStatus struct{ clientv3.Maintenance }
+
+func (noStatus) Status(context.Context, string) (*clientv3.StatusResponse, error) {
+	return nil, context.DeadlineExceeded
+}
+
+func (noStatus) AlarmList(context.Context) (*clientv3.AlarmResponse, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// A node does not remove its own member, even while etcd has no leader and does not answer for its status.
+func TestMembers_TheNodesOwnStays(t *testing.T) {
+	w := newWorld(t)
+	members := &twoMembers{}
+	w.etcd.Cluster, w.etcd.Maintenance = members, noStatus{}
+
+	for _, name := range []string{"n1", "1"} {
+		wantError(t, second(w.Members.Remove(t.Context(), name)), task.ErrConflict, client.CodeConflict)
+	}
+	must(t, second(w.Members.Remove(t.Context(), "n2")))
+
+	if !slices.Equal(members.removed, []uint64{2}) {
+		t.Errorf("removed %d, want only 2", members.removed)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -88,6 +89,19 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 
 	w.stubborn = task.ErrUnavailable
 	wantError(t, second(w.Nodes.Drain(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
+}
+
+// Nothing is done whose audit record may not have been written, so its outcome is not unknown.
+func TestNodes_WithoutAnAuditRecordTheStateStays(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.present("node-a", w.url)
+	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost })
+
+	wantError(t, second(w.Nodes.Drain(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
+
+	if n, err := w.store.Node(ctx, "node-a"); err != nil || n.State == task.NodeDraining {
+		t.Errorf("%+v, %v", n, err)
+	}
 }
 
 func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {

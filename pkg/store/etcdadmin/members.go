@@ -313,7 +313,7 @@ func (s Etcd) AddMember(ctx context.Context, name, peer string) error {
 		return fmt.Errorf("add member %s: %w", name, err)
 	}
 
-	for _, k := range known {
+	for _, k := range known.Members {
 		if k.Name == name || slices.Contains(k.PeerURLs, peer) {
 			return fmt.Errorf("add member %s: %w: %s at %v; if that member is lost, remove it first", name, task.ErrExists, k.Name, k.PeerURLs)
 		}
@@ -336,15 +336,14 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 		return fmt.Errorf("remove member %s: %w", name, err)
 	}
 
-	// The member of this process is not removed, because its node would lose etcd before it could
-	// answer.
-	own := s.OwnMember(ctx)
-
-	for _, k := range known {
+	for _, k := range known.Members {
 		if k.Name != name && hexID(k.ID) != name {
 			continue
 		}
-		if own != nil && own.ID == hexID(k.ID) {
+
+		// The member of this process has given the list. It is not removed, because its node would lose etcd before it
+		// could answer.
+		if k.ID == known.Header.MemberId {
 			return fmt.Errorf("remove member %s: %w: it is the etcd of this node; use another node", name, ErrRefused)
 		}
 
@@ -360,7 +359,7 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 }
 
 // embeddedMembers lists the members of an embedded etcd, if it can have more than one.
-func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
+func (s Etcd) embeddedMembers(ctx context.Context) (*clientv3.MemberListResponse, error) {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil, ErrNotEmbedded
 	}
@@ -373,7 +372,7 @@ func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, erro
 		return nil, fmt.Errorf("%w: this etcd can have only one member, because it was started without initial_cluster", ErrRefused)
 	}
 
-	return res.Members, nil
+	return res, nil
 }
 
 func isHTTP(u string) bool { return len(u) > 4 && u[:4] == "http" }

@@ -437,7 +437,7 @@ func (r *Rights) RecordAround(ctx context.Context, s *store.Store, objects []tas
 	intent := r.Part()
 	intent.Include(r)
 	intent.outcome, intent.known = task.AuditIntended, objects
-	if err := s.As(intent).RecordIntent(ctx); err != nil {
+	if err := recordFirst(ctx, s, intent); err != nil {
 		return err
 	}
 
@@ -477,7 +477,18 @@ func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObj
 		read.outcome, read.reason = task.AuditForwarded, "served by node "+r.judge.Node
 	}
 
-	return s.As(read).RecordIntent(ctx)
+	return recordFirst(ctx, s, read)
+}
+
+// recordFirst writes the audit record of something that must not be done without it. If nobody knows whether the record was
+// written, it is not done, so the caller may try again. Then there may be two records, and not too few.
+func recordFirst(ctx context.Context, s *store.Store, r *Rights) error {
+	err := s.As(r).RecordIntent(ctx)
+	if errors.Is(err, task.ErrUnknown) {
+		return fmt.Errorf("%w: %v", task.ErrUnavailable, err)
+	}
+
+	return err
 }
 
 // RecordLate keeps the audit record of something that was done although etcd is full, and that is no transaction. It is
