@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -49,18 +50,23 @@ type OutcomeRead struct {
 }
 
 // Outcomes returns the outcomes of several tasks, in their order, with the n newest records of each. It includes at least
-// one record of each task that has any.
+// one record of each task that has any. The outcome of each task is that of one revision.
 func (s Runs) Outcomes(ctx context.Context, tasks []OutcomeRead, n int) ([]Outcome, error) {
 	const some = 3 // one of the three newest records is probably the end of a run and not a late result
 	n = max(n, some)
 
-	list := make([]Outcome, 0, len(tasks))
-	for chunk := range slices.Chunk(tasks, 40) { // with three operations each, of the 128 that etcd allows
-		part, err := s.outcomesOf(ctx, chunk, n)
-		if err != nil {
-			return nil, fmt.Errorf("read past runs: %w", err)
-		}
-		list = append(list, part...)
+	const perRequest = 40 // with three operations each, of the 128 that etcd allows
+
+	list := make([]Outcome, len(tasks))
+	g, ctx := callgroup.WithContext(ctx)
+
+	for from := 0; from < len(tasks); from += perRequest {
+		to := min(from+perRequest, len(tasks))
+		g.Go(func() error { return s.readOutcomes(ctx, tasks[from:to], list[from:to], n) })
+	}
+
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("read past runs: %w", err)
 	}
 
 	return list, nil
@@ -81,9 +87,8 @@ type outcomeReading struct {
 // owns reports whether a run is one of the task.
 func (o *outcomeReading) owns(run string) bool { return task.RunBelongs(run, o.ask.UID) }
 
-// outcomesOf returns the outcomes of some tasks at one revision.
-func (s Runs) outcomesOf(ctx context.Context, tasks []OutcomeRead, n int) ([]Outcome, error) {
-	list := make([]Outcome, len(tasks))
+// readOutcomes sets list to the outcomes of some tasks at one revision.
+func (s Runs) readOutcomes(ctx context.Context, tasks []OutcomeRead, list []Outcome, n int) error {
 	readings := make([]outcomeReading, len(tasks))
 	ops := make([]clientv3.Op, 0, 3*len(tasks))
 
@@ -105,7 +110,7 @@ func (s Runs) outcomesOf(ctx context.Context, tasks []OutcomeRead, n int) ([]Out
 
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	}
 
 	first := make([]*etcdserverpb.RangeResponse, len(tasks))
@@ -122,20 +127,20 @@ func (s Runs) outcomesOf(ctx context.Context, tasks []OutcomeRead, n int) ([]Out
 
 	rev := res.Header.Revision
 	if err := s.searchNewest(ctx, readings, first, rev, n); err != nil {
-		return nil, err
+		return err
 	}
 
 	for i := range readings {
 		if err := s.addHistory(ctx, &readings[i], n); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
 	if err := s.judgeFailing(ctx, readings, rev); err != nil {
-		return nil, err
+		return err
 	}
 
-	return list, s.readQueues(ctx, readings, rev)
+	return s.readQueues(ctx, readings, rev)
 }
 
 // searchNewest finds the n newest records of each history. first are the answers to the reads from o.from.
