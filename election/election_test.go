@@ -18,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -193,7 +194,7 @@ func TestElection_OneLeads(t *testing.T) {
 
 // With a client in the same process, an empty range end would reach all keys behind the leader's.
 func TestElection_InProcess(t *testing.T) {
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	if _, err := s.Client().Put(t.Context(), prefix+"nodes/a", "behind leader/"); err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,11 @@ if in_memory; then
 	trap 'rm -rf "$TMPDIR"' EXIT
 fi
 
+# Tests start etcd as a process. Without this variable, each package with such tests calls the go command.
+mkdir -p build
+CGO_ENABLED=0 go build -o build/test-etcd ./pkg/internal/test/etcd
+export CARILLON_TEST_ETCD=$root/build/test-etcd
+
 # long_tests prints "DIRECTORY TEST" for each test that calls testing.Short. A test must call it
 # directly: if a helper did, neither target would run the test.
 long_tests() {
@@ -41,7 +46,6 @@ long_tests() {
 	done
 }
 
-mkdir -p build
 log=$root/build/$target.log
 : >"$log"
 status=0

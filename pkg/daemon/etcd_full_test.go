@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -53,13 +52,7 @@ func TestFull_EtcdOfItsOwn(t *testing.T) {
 		t.Skip("whole daemons: make test-cluster")
 	}
 	t.Parallel()
-	server, err := embedded.Start(t.Context(), embedded.Config{
-		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: smallQuota,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() })
+	server := kvtest.StartWithQuota(t, smallQuota)
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*process{}}
 	t.Cleanup(c.stopAll)
 	args := func(name string, p *process) []string {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -314,7 +315,7 @@ func TestCheckVersion_AsksEveryEndpoint(t *testing.T) {
 }
 
 func TestCheckVersion_AcceptsTheEmbedded(t *testing.T) {
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {
 		if err := kv.CheckVersion(t.Context(), c); err != nil {
 			t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -94,7 +95,7 @@ func BenchmarkComparisons(b *testing.B) {
 // A comparison counts wherever in a transaction it is, and however the transaction is sent.
 func TestTxn_EveryComparisonCounts(t *testing.T) {
 	t.Parallel()
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	yes, no := kv.ModIs("absent", 0), kv.ModIs("absent", 1)
 	put := func(key string) clientv3.Op { return clientv3.OpPut(key, "") }
 	nested := func(holds clientv3.Cmp, key string) clientv3.Op {

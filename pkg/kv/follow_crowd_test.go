@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 )
 
 // All workers of a node stop together and start again while the store is busy. StallAfter is so long that nothing
@@ -21,7 +21,7 @@ func TestFollow_CrowdLeavesAtOnce(t *testing.T) {
 	}
 
 	t.Parallel()
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	for name, c := range map[string]*kv.Client{"inprocess": s.InProcess(), "grpc": s.Client()} {
 		t.Run(name, func(t *testing.T) { crowdLeaves(t, c) })
 	}

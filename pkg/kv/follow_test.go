@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -130,7 +131,7 @@ func TestFollow_ListsThenWatches(t *testing.T) {
 }
 
 func TestFollow_InProcess(t *testing.T) {
-	c := kvtest.StartServer(t).InProcess()
+	c := embeddedtest.StartServer(t).InProcess()
 	f := follow(t, c, prefixed("p/"))
 	put(t, c, "p/a", "1")
 	eventually(t, "the put", func() bool { return f.value("p/a") == "1" })
@@ -413,7 +414,7 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s.Stop()
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	s.Restart()
-	put(t, s.InProcess(), "p/b", "2") // the other client is not connected yet
+	put(t, s.Dial(), "p/b", "2") // the other client is not connected yet
 	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
 
 	if n := f.resetCount(); n != 1 {
@@ -520,7 +521,7 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 // Nothing is written at all. etcd answers no progress request for a watch that starts at a future revision.
 func TestFollow_IdleStoreIsNoStall(t *testing.T) {
 	t.Parallel()
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	var watchers []*watcher
 	var follows []*follower
 	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {

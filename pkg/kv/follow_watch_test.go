@@ -92,7 +92,7 @@ func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 				time.Sleep(2400 * time.Millisecond)
 			})
 
-			put(t, s.InProcess(), "p/a", "6") // after a restart, the other client is not connected yet
+			put(t, s.Dial(), "p/a", "6") // after a restart, the other client is not connected yet
 			wantEachOnce(t, f, 7)
 		})
 	}
@@ -342,9 +342,10 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	s.Restart()
 
+	writer := s.Dial() // the other client is not connected yet
 	for i := range follows {
-		put(t, s.InProcess(), key(i), "0") // the other client is not connected yet
-		put(t, s.InProcess(), key(i), "1")
+		put(t, writer, key(i), "0")
+		put(t, writer, key(i), "1")
 	}
 
 	lists := 0

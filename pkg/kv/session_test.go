@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -181,7 +182,7 @@ func TestSession_EndsWithItsContext(t *testing.T) {
 
 func TestSession_InProcess(t *testing.T) {
 	t.Parallel()
-	c := kvtest.StartServer(t).InProcess()
+	c := embeddedtest.StartServer(t).InProcess()
 	s := open(t, t.Context(), c, kv.SessionConfig{})
 	first := s.LastRenewal()
 	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })

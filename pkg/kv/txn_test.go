@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
@@ -141,16 +139,7 @@ func TestDirect_DefiniteErrorsWriteNothing(t *testing.T) {
 
 // etcd answers the write that exceeds the quota with "no space" although it applies it. So this error proves nothing.
 func TestNoSpace_MayHaveWritten(t *testing.T) {
-	s, err := embedded.Start(t.Context(), embedded.Config{
-		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 8 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	defer s.Close()
-
-	c := s.Client()
+	c := kvtest.StartWithQuota(t, 8<<20).Client()
 	value := strings.Repeat("x", 512<<10)
 	refused, applied := 0, 0
 	var mu sync.Mutex

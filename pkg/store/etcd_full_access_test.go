@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -89,14 +89,7 @@ func (a *administrator) takeLate(t *testing.T) (list []string) {
 //
 // Verifies: G38
 func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
-	server, err := embedded.Start(t.Context(), embedded.Config{
-		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,
-	})
-	ok(t, err)
-	t.Cleanup(func() { server.Close() })
-	etcd, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{server.Endpoint()}})
-	ok(t, err)
-	t.Cleanup(func() { etcd.Close() })
+	etcd := kvtest.StartWithQuota(t, 16<<20).Client()
 
 	batching := kv.NewBatcher(etcd, kv.BatcherConfig{InFlight: 1})
 	ctx, stop := context.WithCancel(t.Context())
@@ -109,7 +102,7 @@ func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
 	w := &world{T: t, Store: alone.Batching(batching), keys: keys, etcd: etcd}
 	first := store.OpenAccess()
 	first.Tokens = []record.Token{{Token: task.Token{ID: "t1", Subject: "user:ann"}}, {Token: task.Token{ID: "t2", Subject: "user:bob"}}}
-	_, _, err = w.Bootstrap(t.Context(), 8, noon, first)
+	_, _, err := w.Bootstrap(t.Context(), 8, noon, first)
 	ok(t, err)
 	w.fences.Node = w.register(node)
 	w.fences.Owner = w.own(ref.Shard, node)

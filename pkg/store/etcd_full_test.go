@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -24,14 +24,8 @@ import (
 //
 // Verifies: G38
 func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
-	server, err := embedded.Start(t.Context(), embedded.Config{
-		Dir: t.TempDir(), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, QuotaBytes: 16 << 20,
-	})
-	ok(t, err)
-	t.Cleanup(func() { server.Close() })
-	etcd, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{server.Endpoint()}})
-	ok(t, err)
-	t.Cleanup(func() { etcd.Close() })
+	server := kvtest.StartWithQuota(t, 16<<20)
+	etcd := server.Client()
 	batching := kv.NewBatcher(etcd, kv.BatcherConfig{InFlight: 1})
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 
 	defer os.RemoveAll(dir)
 
-	server, err := embedded.Start(ctx, embedded.Config{Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
+	server, err := kvtest.Launch(dir, 0)
 	if err != nil {
 		panic(err)
 	}

@@ -104,7 +104,7 @@ func forTests(name string) bool {
 	return isInstrument(name) && !slices.ContainsFunc(layers, func(l layer) bool { return l.packages == name })
 }
 
-// modules lists imports from other modules, by prefix, that only some packages may have. The first that matches applies.
+// modules lists imports, by prefix, that only some packages may have, most of them from other modules. The first that matches applies.
 var modules = []struct {
 	prefix, importers string
 	tests             bool // the rule also applies to tests
@@ -114,6 +114,8 @@ var modules = []struct {
 	{"go.etcd.io/", "pkg/kv pkg/kv/embedded pkg/kv/kvmem pkg/store pkg/store/etcdadmin pkg/store/eventlog pkg/store/events pkg/store/record " +
 		"election pkg/daemon pkg/daemon/auditlog pkg/daemon/datadir pkg/daemon/etcdhistory pkg/internal/audit pkg/internal/authority pkg/bench",
 		false, "only kv, store, election, authority and daemon use the etcd client; audit and bench observe etcd from outside"},
+	{module + "pkg/kv/embedded", "pkg/kv pkg/kv/embedded pkg/kv/embedded/embeddedtest pkg/store/eventlog election pkg/daemon pkg/internal/api pkg/internal/test/etcd pkg/bench",
+		true, "tests start etcd as a process, with kvtest, unless they test the in-process client"},
 	{"github.com/coreos/go-oidc", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"golang.org/x/oauth2", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"code.dny.dev/ssrf", "pkg/policy", true, "only policy judges addresses"},

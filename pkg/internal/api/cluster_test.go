@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -33,7 +33,7 @@ func (w *world) status() (st client.ClusterStatus) {
 }
 
 func TestCluster(t *testing.T) {
-	server := kvtest.StartServer(t)
+	server := embeddedtest.StartServer(t)
 	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
@@ -200,7 +200,7 @@ func TestFormat(t *testing.T) {
 
 // The members of an etcd that is not embedded in several agents cannot be changed.
 func TestMembers_OfAnotherEtcdStay(t *testing.T) {
-	server := kvtest.StartServer(t)
+	server := embeddedtest.StartServer(t)
 	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t

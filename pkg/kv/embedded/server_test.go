@@ -21,7 +21,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/embedded"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 )
 
 func server(t *testing.T, cfg embedded.Config) *embedded.Server {
@@ -192,7 +192,7 @@ func TestServer_Listens(t *testing.T) {
 }
 
 func TestServer_StopsWhileOthersWatch(t *testing.T) {
-	s := kvtest.StartServer(t)
+	s := embeddedtest.StartServer(t)
 	for _, c := range []*kv.Client{s.Client(), s.InProcess()} {
 		events := c.Watch(t.Context(), "k", clientv3.WithCreatedNotify())
 		within(t, time.Minute, "the watch", (<-chan clientv3.WatchResponse)(events))
@@ -209,7 +209,7 @@ func TestServer_StopsWhileOthersWatch(t *testing.T) {
 }
 
 func TestServer_InProcessClientDoesItAll(t *testing.T) {
-	c := kvtest.StartServer(t).InProcess()
+	c := embeddedtest.StartServer(t).InProcess()
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
 
 	events := c.Watch(ctx, "k", clientv3.WithCreatedNotify())

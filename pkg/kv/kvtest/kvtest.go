@@ -1,6 +1,9 @@
-// Package kvtest starts real etcd servers for tests. They are embedded, have one member and fast elections, and are
-// reached by gRPC over a unix socket. They are not fast, and are for tests only. A test that needs only keys,
-// revisions and leases uses Memory instead, which is much cheaper.
+// Package kvtest starts real etcd servers for tests. They have one member and fast elections, and are reached by gRPC
+// over a unix socket. They are not fast, and are for tests only. A test that needs only keys, revisions and leases uses
+// Memory instead, which is much cheaper.
+//
+// Each server is a process of its own, so that tests do not contain etcd. Tests of the in-process client use package
+// embeddedtest.
 package kvtest
 
 import (
@@ -8,21 +11,23 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 )
 
-// startTimeout is long because many tests run at once. A start usually takes 50 ms.
-const startTimeout = 2 * time.Minute
+// Member is a running etcd.
+type Member interface {
+	Endpoint() string
+	Close() error
+}
 
 // Server is an etcd that a test can stop and start again.
 type Server struct {
 	t      testing.TB
 	dir    string
-	server *embedded.Server
+	start  func(dir string) (Member, error)
+	member Member
 	client *kv.Client
 }
 
@@ -35,8 +40,21 @@ func Start(t testing.TB) *kv.Client {
 // StartServer starts an etcd. It is stopped when the test ends.
 func StartServer(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir()}
-	s.startServer()
+	return StartWithQuota(t, 0)
+}
+
+// StartWithQuota starts an etcd whose data have at most this size in bytes. 0 means 8 GiB.
+func StartWithQuota(t testing.TB, quota int64) *Server {
+	t.Helper()
+	return StartMember(t, func(dir string) (Member, error) { return Launch(dir, quota) })
+}
+
+// StartMember calls start with an empty directory, and again with the same one at each Restart. The member is closed
+// when the test ends.
+func StartMember(t testing.TB, start func(dir string) (Member, error)) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: t.TempDir(), start: start}
+	s.startMember()
 	t.Cleanup(s.Stop) // registered before the cleanups of the clients, so that it runs after them
 	s.client = s.Dial()
 
@@ -46,11 +64,19 @@ func StartServer(t testing.TB) *Server {
 // Client returns a client over gRPC. It always returns the same one, which works again after a Restart.
 func (s *Server) Client() *kv.Client { return s.client }
 
-// InProcess returns the in-process client of the server. It is closed when the server stops.
-func (s *Server) InProcess() *kv.Client { return s.server.Client() }
+// InProcess returns the in-process client of a server of package embeddedtest. It is closed when the server stops.
+func (s *Server) InProcess() *kv.Client {
+	s.t.Helper()
+	member, ok := s.member.(interface{ Client() *kv.Client })
+	if !ok {
+		s.t.Fatal("the etcd is another process: use package embeddedtest")
+	}
+
+	return member.Client()
+}
 
 // Endpoint returns the address of the server. It is the same after a Restart.
-func (s *Server) Endpoint() string { return s.server.Endpoint() }
+func (s *Server) Endpoint() string { return s.member.Endpoint() }
 
 // Dial returns another client over gRPC, which is closed when the test ends.
 func (s *Server) Dial() *kv.Client {
@@ -68,7 +94,7 @@ func (s *Server) Dial() *kv.Client {
 // Stop stops the server and keeps its data. It may be called more than once.
 func (s *Server) Stop() {
 	s.t.Helper()
-	if err := s.server.Close(); err != nil {
+	if err := s.member.Close(); err != nil {
 		s.t.Errorf("stop the test's etcd: %v", err)
 	}
 }
@@ -77,23 +103,18 @@ func (s *Server) Stop() {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
-	s.startServer()
+	s.startMember()
 }
 
-func (s *Server) startServer() {
+func (s *Server) startMember() {
 	s.t.Helper()
-	// The context of the test is cancelled before the cleanups run, so it cannot be used here.
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
 
-	server, err := embedded.Start(ctx, embedded.Config{
-		Dir: s.dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, PasswordCost: 4,
-	})
+	member, err := s.start(s.dir)
 	if err != nil {
 		s.t.Fatalf("start the test's etcd: %v", err)
 	}
 
-	s.server = server
+	s.member = member
 }
 
 // Memory returns a client of an empty in-memory store, which passes the same conformance suite as etcd. It costs a
@@ -126,7 +147,7 @@ func (s *Server) Keep() (rewind func()) {
 	member := filepath.Join(s.dir, "member")
 	s.Stop()
 	s.copyDir(kept, member)
-	s.startServer()
+	s.startMember()
 
 	return func() {
 		s.t.Helper()
@@ -137,7 +158,7 @@ func (s *Server) Keep() (rewind func()) {
 		}
 
 		s.copyDir(member, kept)
-		s.startServer()
+		s.startMember()
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -16,7 +16,7 @@ import (
 // BenchmarkFollowEvents measures what one reader costs for each run that is dispatched and ends. All of them are in
 // the past. The result includes the cost of etcd, which is in the same process.
 func BenchmarkFollowEvents(b *testing.B) {
-	etcd := kvtest.StartServer(b).InProcess()
+	etcd := embeddedtest.StartServer(b).InProcess()
 	c := clusterOf(b, etcd)
 	keys, begin := c.keys, c.revision()
 

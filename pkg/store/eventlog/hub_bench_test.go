@@ -11,7 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/embedded/embeddedtest"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -30,7 +30,7 @@ func BenchmarkHub(b *testing.B) {
 func benchmarkReaders(b *testing.B, readers int, shared bool) {
 	const each = 20 // events in each commit
 
-	c := clusterOf(b, kvtest.StartServer(b).InProcess())
+	c := clusterOf(b, embeddedtest.StartServer(b).InProcess())
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 

@@ -278,7 +278,7 @@ func TestRecorder_OutlivesARestartOfEtcd(t *testing.T) {
 
 	write(t, c, "/test/n", 1)
 	server.Restart()
-	write(t, server.InProcess(), "/test/n", 2)
+	write(t, server.Dial(), "/test/n", 2)
 
 	events, err := r.Stop(limited(t))
 	if err != nil || len(events) != 2 {
