@@ -27,7 +27,7 @@ func TestAccept_ValidationNamesTheField(t *testing.T) {
 		"a pair":             {action: process, accept: task.Accept{Env: []string{"A=1"}}, want: `accept.env[0]: "A=1" is not a variable name`},
 		"Carillon's":         {action: process, accept: task.Accept{Env: []string{"CARILLON_RUN_ID"}}, want: "accept.env[0]: "},
 		"twice":              {action: process, accept: task.Accept{Env: []string{"A", "B", "A"}}, want: `accept.env[2]: "A" is given twice`},
-		"too many names":     {action: process, accept: task.Accept{Env: many}, want: "accept.env: has 257 names"},
+		"too many names":     {action: process, accept: task.Accept{Env: many}, want: "accept.env: has 257 elements"},
 		"target with parts":  {action: process, accept: task.Accept{Target: true}, target: func(t *task.Target) { t.Parts = 2 }, want: "accept.target: cannot be combined"},
 		"target with all":    {action: process, accept: task.Accept{Target: true}, target: func(t *task.Target) { t.Count = task.All }, want: "accept.target: cannot be combined"},
 		"args with parts":    {action: process, accept: task.Accept{Args: 1}, target: func(t *task.Target) { t.Parts = 2 }},

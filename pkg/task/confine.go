@@ -3,7 +3,6 @@ package task
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,18 +12,18 @@ import (
 // first seven are the kernel's limits of each single process (setrlimit), soft and hard. The others apply to
 // all processes of the attempt together, on nodes with control groups.
 type Limits struct {
-	OpenFiles    int64    `json:"open_files,omitempty" doc:"Files and sockets that a process may have open."`
-	FileSize     *Size    `json:"file_size,omitempty" doc:"The largest file that a process may write; 0 allows none."`
-	Core         *Size    `json:"core,omitempty" doc:"The largest core dump; 0 disables core dumps."`
-	Processes    int64    `json:"processes,omitempty" doc:"Processes and threads that its user may have on the node, including those of other tasks. It does not limit root; pids does."`
-	Stack        Size     `json:"stack,omitzero" doc:"The stack of a process."`
-	AddressSpace Size     `json:"address_space,omitzero" doc:"The address space of a process."`
-	CPUTime      Duration `json:"cpu_time,omitzero" doc:"CPU time of a process, in whole seconds; SIGXCPU then, and SIGKILL 5s later."`
+	OpenFiles    int64    `json:"open_files,omitempty" doc:"Files and sockets that a process may have open." absent:"the daemon's" min:"8" max:"1073741824"`
+	FileSize     *Size    `json:"file_size,omitempty" doc:"The largest file that a process may write; 0 allows none." absent:"the daemon's" min:"0" max:"1024Ti"`
+	Core         *Size    `json:"core,omitempty" doc:"The largest core dump; 0 disables core dumps." absent:"the daemon's" min:"0" max:"1024Ti"`
+	Processes    int64    `json:"processes,omitempty" doc:"Processes and threads that its user may have on the node, including those of other tasks. It does not limit root; pids does." absent:"the daemon's" min:"1" max:"4194304"`
+	Stack        Size     `json:"stack,omitzero" doc:"The stack of a process." absent:"the daemon's" min:"64Ki" max:"1024Ti"`
+	AddressSpace Size     `json:"address_space,omitzero" doc:"The address space of a process." absent:"the daemon's" min:"1Mi" max:"1024Ti"`
+	CPUTime      Duration `json:"cpu_time,omitzero" doc:"CPU time of a process, in whole seconds; SIGXCPU then, and SIGKILL 5s later." absent:"the daemon's" min:"1s" max:"8784h"`
 
-	Memory Size    `json:"memory,omitzero" doc:"Memory of all processes of an attempt."`
-	Swap   *Size   `json:"swap,omitempty" doc:"Swap space for all processes of an attempt; 0 allows none."`
-	CPU    float64 `json:"cpu,omitempty" doc:"Number of CPUs that all processes of an attempt may use together, for example 1.5."`
-	PIDs   int64   `json:"pids,omitempty" doc:"Processes and threads that an attempt may have."`
+	Memory Size    `json:"memory,omitzero" doc:"Memory of all processes of an attempt." absent:"none" min:"1Mi" max:"1024Ti"`
+	Swap   *Size   `json:"swap,omitempty" doc:"Swap space for all processes of an attempt; 0 allows none. It requires memory." absent:"none" min:"0" max:"1024Ti"`
+	CPU    float64 `json:"cpu,omitempty" doc:"Number of CPUs that all processes of an attempt may use together, for example 1.5." absent:"none" min:"0.01" max:"4096"`
+	PIDs   int64   `json:"pids,omitempty" doc:"Processes and threads that an attempt may have." absent:"none" min:"1" max:"4194304"`
 }
 
 // CPUTimeGrace is the CPU time that a process gets between SIGXCPU at limits.cpu_time and SIGKILL.
@@ -36,18 +35,10 @@ const (
 	EnforceReport  = "report"  // the attempt runs, and its record lists what was not enforced
 )
 
-// The ranges of the settings that confine a process.
+// Limits of the settings that confine a process.
 const (
-	MinNice, MaxNice = -20, 19
-	MaxGroups        = 64
-	MinOpenFiles     = 8 // fewer do not suffice for a program to load its libraries
-	MaxOpenFiles     = 1 << 30
-	MaxPIDs          = 1 << 22 // the kernel's limit
-	minStack         = Size(64 << 10)
-	minAddressSpace  = Size(1 << 20)
-	minMemory        = Size(1 << 20)
-	maxBytes         = Size(1 << 50)
-	MinCPU, MaxCPU   = 0.01, 4096
+	MaxNice      = 19
+	MaxOpenFiles = 1 << 30
 )
 
 // validateConfinement checks the settings that apply before the process executes its first instruction.
@@ -56,14 +47,7 @@ func (p *Process) validateConfinement(field string) error {
 		func() error { return checkAccount(field+".group", "a group", p.Group) },
 		func() error { return checkGroups(field+".groups", p.Groups) },
 		func() error { _, err := ParseUmask(field+".umask", p.Umask); return err },
-		func() error { return checkRange(field+".nice", p.Nice, MinNice, MaxNice) },
 		func() error { _, err := ParseIONice(field+".ionice", p.IONice); return err },
-		func() error {
-			if p.Enforce == "" {
-				return nil
-			}
-			return oneOf(field+".enforce", p.Enforce, EnforceRequire, EnforceReport)
-		},
 		func() error { return p.checkPrivateDir(field + ".dir") },
 		func() error { return p.Limits.validate(field + ".limits") },
 	}
@@ -87,10 +71,6 @@ func checkAccount(field, what, name string) error {
 
 // checkGroups checks supplementary groups.
 func checkGroups(field string, groups []string) error {
-	if len(groups) > MaxGroups {
-		return Invalid(CodeTooMany, field, "has %d groups; at most %d are allowed", len(groups), MaxGroups)
-	}
-
 	for i, g := range groups {
 		at := fmt.Sprintf("%s[%d]", field, i)
 
@@ -99,9 +79,6 @@ func checkGroups(field string, groups []string) error {
 		}
 		if err := checkAccount(at, "a group", g); err != nil {
 			return err
-		}
-		if slices.Contains(groups[:i], g) {
-			return Invalid(CodeBadValue, at, "%s is given twice", Quote(g))
 		}
 	}
 
@@ -130,41 +107,8 @@ func PrivateDir(path string) string {
 	return ""
 }
 
-// validate checks all limits.
+// validate checks what the ranges of the limits do not say.
 func (l Limits) validate(field string) error {
-	type size struct {
-		name string
-		v    *Size
-		low  Size
-	}
-
-	for _, s := range []size{
-		{"file_size", l.FileSize, 0}, {"core", l.Core, 0}, {"swap", l.Swap, 0},
-		{"stack", sizeIfSet(l.Stack), minStack}, {"address_space", sizeIfSet(l.AddressSpace), minAddressSpace}, {"memory", sizeIfSet(l.Memory), minMemory},
-	} {
-		if s.v != nil && (*s.v < s.low || *s.v > maxBytes) {
-			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, maxBytes)
-		}
-	}
-
-	type number struct {
-		name         string
-		v, low, high int64
-	}
-
-	for _, n := range []number{{"open_files", l.OpenFiles, MinOpenFiles, MaxOpenFiles}, {"processes", l.Processes, 1, MaxPIDs}, {"pids", l.PIDs, 1, MaxPIDs}} {
-		if n.v != 0 && (n.v < n.low || n.v > n.high) {
-			return Invalid(CodeOutOfRange, field+"."+n.name, "%d is not between %d and %d", n.v, n.low, n.high)
-		}
-	}
-
-	// The negated form also rejects NaN.
-	if !(l.CPU == 0 || l.CPU >= MinCPU && l.CPU <= MaxCPU) {
-		return Invalid(CodeOutOfRange, field+".cpu", "%v is not between %v and %v", l.CPU, MinCPU, MaxCPU)
-	}
-	if err := checkOptional(field+".cpu_time", l.CPUTime, Duration(time.Second), MaxTimeout); err != nil {
-		return err
-	}
 	if l.CPUTime%Duration(time.Second) != 0 {
 		return Invalid(CodeBadDuration, field+".cpu_time", "%s is not a whole number of seconds, as the kernel requires", l.CPUTime)
 	}
@@ -173,14 +117,6 @@ func (l Limits) validate(field string) error {
 	}
 
 	return nil
-}
-
-// sizeIfSet returns nil for 0, which means that no limit is set.
-func sizeIfSet(s Size) *Size {
-	if s == 0 {
-		return nil
-	}
-	return &s
 }
 
 var umaskForm = regexp.MustCompile(`^0?[0-7]{1,3}$`)

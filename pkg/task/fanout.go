@@ -118,9 +118,6 @@ func (t Target) validateFan() error {
 	if t.Count != All && (t.Count < 1 || t.Count > MaxParts) {
 		return Invalid(CodeOutOfRange, "target.count", "%d is neither all nor between 1 and %d", t.Count, MaxParts)
 	}
-	if err := checkRange("target.parts", t.Parts, 0, MaxParts); err != nil {
-		return err
-	}
 
 	many := t.Count == All || t.Count > 1
 	switch {
@@ -138,9 +135,6 @@ func (t Target) validateFan() error {
 		return Invalid(CodeBadValue, "target.succeed", "requires several parts: set target.parts or target.count")
 	}
 
-	if err := checkOptional("target.stagger", t.Stagger, Duration(1e6), maxStagger); err != nil {
-		return err
-	}
 	if t.Succeed == "" {
 		return nil
 	}

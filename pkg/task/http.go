@@ -15,47 +15,47 @@ import (
 
 // HTTP sends one request. Its strings may contain templates, such as ${run.scheduled_time}, where the fields say so.
 type HTTP struct {
-	Method  string            `json:"method,omitempty" doc:"GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS. Default: POST if the request has a body, otherwise GET."`
-	URL     string            `json:"url" doc:"The target: http or https, with templates in path segments and query values. secret:NAME/KEY reads all of it from a secret."`
-	Headers map[string]string `json:"headers,omitempty" doc:"Request headers. Values may contain templates, also ${secret:NAME/KEY}."`
-	JSON    json.RawMessage   `json:"json,omitempty" doc:"The body as a JSON value. Its strings may contain templates."`
-	Form    map[string]string `json:"form,omitempty" doc:"The body as form fields (application/x-www-form-urlencoded). Values may contain templates."`
-	Body    string            `json:"body,omitempty" doc:"The body as text, sent as it is. secret:NAME/KEY reads it from a secret."`
-	Auth    *HTTPAuth         `json:"auth,omitempty" doc:"Credentials, from secrets."`
+	Method  string            `json:"method,omitempty" doc:"The method of the request." absent:"POST with a body, else GET" enum:"GET,HEAD,POST,PUT,PATCH,DELETE,OPTIONS"`
+	URL     string            `json:"url" doc:"The target: http or https, with templates in path segments and query values. secret:NAME/KEY reads all of it from a secret." pattern:"^([hH][tT][tT][pP][sS]?://[^/?#@\\s]|secret:)" example:"https://api.example.com/orders/${run.scheduled_time}"`
+	Headers map[string]string `json:"headers,omitempty" doc:"Request headers. Values may contain templates, also ${secret:NAME/KEY}." absent:"none" maxProperties:"64" example:"{\"X-Key\": \"${secret:api/key}\"}"`
+	JSON    json.RawMessage   `json:"json,omitempty" doc:"The body as a JSON value. Its strings may contain templates." absent:"no body" oneof:"body"`
+	Form    map[string]string `json:"form,omitempty" doc:"The body as form fields (application/x-www-form-urlencoded). Values may contain templates." absent:"no body" maxProperties:"64" minProperties:"1" oneof:"body"`
+	Body    string            `json:"body,omitempty" doc:"The body as text, sent as it is. secret:NAME/KEY reads it from a secret." absent:"no body" oneof:"body"`
+	Auth    *HTTPAuth         `json:"auth,omitempty" doc:"Credentials, from secrets: one of bearer, basic and signature."`
 	TLS     *HTTPTLS          `json:"tls,omitempty" doc:"Certificates for https."`
 
-	Idempotent *bool             `json:"idempotent,omitempty" doc:"Whether the request may be repeated if its outcome is unknown. Default: true for GET, HEAD, PUT, DELETE and OPTIONS."`
-	UnsentFor  *Duration         `json:"unsent_for,omitempty" doc:"How long after the first attempt further attempts are free while none was sent, because the target is unreachable or asks to wait. 0s: none is free. At most 24h. Default: 10m."`
-	Redirects  int               `json:"redirects,omitempty" doc:"The maximum number of redirects that are followed, at most 5. Default: 0."`
+	Idempotent *bool             `json:"idempotent,omitempty" doc:"Whether the request may be repeated if its outcome is unknown." absent:"true for GET, HEAD, PUT, DELETE and OPTIONS"`
+	UnsentFor  *Duration         `json:"unsent_for,omitempty" doc:"How long after the first attempt further attempts are free while none was sent, because the target is unreachable or asks to wait. 0s: none is free." absent:"10m" min:"0s" max:"24h"`
+	Redirects  int               `json:"redirects,omitempty" doc:"The maximum number of redirects that are followed." absent:"0" min:"0" max:"5"`
 	Expect     HTTPExpect        `json:"expect,omitzero" doc:"Which responses count as success."`
-	Results    map[string]string `json:"results,omitempty" doc:"Results of the run: each name with the JSON pointer of its value in the response: {id: /order/id}."`
-	Limit      HTTPLimit         `json:"limit,omitzero" doc:"What the request may use."`
-	Output     string            `json:"output,omitempty" doc:"keep stores the response body of a success, too. Default: only the body of a failure is stored, and the last 256 bytes of a success."`
+	Results    map[string]string `json:"results,omitempty" doc:"Results of the run: each name with the JSON pointer of its value in the response: {id: /order/id}." absent:"none" maxProperties:"32" example:"{\"id\": \"/order/id\"}"`
+	Limit      HTTPLimit         `json:"limit,omitzero" doc:"What a request may use."`
+	Output     string            `json:"output,omitempty" doc:"keep stores the response body of a success, too." absent:"only bodies of failures, and the last 256 bytes of a success" enum:"keep"`
 }
 
 // HTTPAuth is how a request authenticates. Exactly one field is set. Each names a value of a secret: NAME/KEY.
 type HTTPAuth struct {
-	Bearer    string `json:"bearer,omitempty" doc:"The token of Authorization: Bearer, as NAME/KEY of a secret."`
-	Basic     string `json:"basic,omitempty" doc:"user:password of Authorization: Basic, as NAME/KEY of a secret."`
-	Signature string `json:"signature,omitempty" doc:"The key with which the body is signed as Standard Webhooks specifies, as NAME/KEY of a secret."`
+	Bearer    string `json:"bearer,omitempty" doc:"The token of Authorization: Bearer, as NAME/KEY of a secret." pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$" example:"api/key" oneof:"credentials,required"`
+	Basic     string `json:"basic,omitempty" doc:"user:password of Authorization: Basic, as NAME/KEY of a secret." pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$" example:"api/key" oneof:"credentials,required"`
+	Signature string `json:"signature,omitempty" doc:"The key with which the body is signed as Standard Webhooks specifies, as NAME/KEY of a secret." pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$" example:"api/key" oneof:"credentials,required"`
 }
 
 // HTTPTLS is what a request trusts, and the certificate that it presents. Each field names a value of a secret, in PEM.
 type HTTPTLS struct {
-	CA   string `json:"ca,omitempty" doc:"The certificate authorities to trust instead of the host's, as secret:NAME/KEY."`
-	Cert string `json:"cert,omitempty" doc:"The client certificate and its key, as secret:NAME/KEY."`
+	CA   string `json:"ca,omitempty" doc:"The certificate authorities to trust instead of the host's, as secret:NAME/KEY." absent:"the host's" pattern:"^secret:[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$" example:"secret:api/ca"`
+	Cert string `json:"cert,omitempty" doc:"The client certificate and its key, as secret:NAME/KEY." absent:"none" pattern:"^secret:[a-z0-9]([a-z0-9._-]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*$" example:"secret:api/ca"`
 }
 
 // HTTPExpect is which responses count as success.
 type HTTPExpect struct {
-	Status []string `json:"status,omitempty" doc:"Status codes and classes: [\"200\", \"2xx\"]. Default: 2xx."`
-	Body   string   `json:"body,omitempty" doc:"A regular expression (RE2) that the response body must match."`
+	Status []string `json:"status,omitempty" doc:"Status codes from 200 to 599, and classes such as 2xx." absent:"2xx" maxItems:"64" uniqueItems:"true" pattern:"^[2-5]([0-9][0-9]|xx)$"`
+	Body   string   `json:"body,omitempty" doc:"A regular expression (RE2) that the response body must match." absent:"none" maxLength:"1024"`
 }
 
 // HTTPLimit bounds what a request uses.
 type HTTPLimit struct {
-	Body      Size `json:"body,omitempty" doc:"How much of the response is read, decompressed, at most 16Mi. Default: 1Mi."`
-	PerTarget int  `json:"per_target,omitempty" doc:"The maximum number of requests in progress from one node to the same scheme, host and port. Default: 100."`
+	Body      Size `json:"body,omitempty" doc:"How much of the response is read, decompressed." absent:"1Mi" min:"1" max:"16Mi"`
+	PerTarget int  `json:"per_target,omitempty" doc:"The maximum number of requests in progress from one node to the same scheme, host and port." absent:"100" min:"1" max:"512"`
 }
 
 // HTTPSlots is how many HTTP attempts a node executes at the same time. They use no slot of a process.
@@ -282,10 +282,6 @@ func isTokenRune(r rune) bool {
 
 // validateHeaders checks the request headers.
 func (h *HTTP) validateHeaders(field string) error {
-	if len(h.Headers) > MaxHeaders {
-		return Invalid(CodeTooMany, field, "has %d headers; at most %d are allowed", len(h.Headers), MaxHeaders)
-	}
-
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		if err := CheckHeaderName(field, name); err != nil {

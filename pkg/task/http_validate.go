@@ -19,8 +19,6 @@ const (
 	MaxHeaders     = 64 // also for form fields and expected statuses
 	MaxRedirects   = 5
 	MaxHTTPBody    = Size(16 << 20)
-	MaxPerTarget   = 512 // the HTTP slots of a node
-	MaxUnsentFor   = Duration(24 * time.Hour)
 	maxPointer     = 1024 // bytes of a JSON pointer
 )
 
@@ -32,11 +30,11 @@ const (
 	DefaultUnsentFor   = Duration(10 * time.Minute)
 )
 
-// httpMethods are the methods that an action may have.
-var httpMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
-
 // HTTPMethods returns the methods that an HTTP action may have.
-func HTTPMethods() []string { return slices.Clone(httpMethods) }
+func HTTPMethods() []string {
+	f, _ := FindField(SpecFields(), "action.http.method")
+	return slices.Clone(f.Enum)
+}
 
 // ResultName matches the names of results, whether a status file or a response contains them.
 var ResultName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
@@ -113,17 +111,13 @@ func (h *HTTP) validate() error {
 	const field = "action.http"
 
 	checks := []func() error{
-		func() error { return h.validateMethod(field + ".method") },
 		func() error { return checkURL(field+".url", h.URL) },
 		func() error { return h.validateHeaders(field + ".headers") },
 		func() error { return h.validateBody(field) },
 		func() error { return h.validateAuth(field + ".auth") },
 		func() error { return h.validateTLS(field + ".tls") },
-		func() error { return checkRange(field+".redirects", h.Redirects, 0, MaxRedirects) },
 		func() error { return h.validateExpect(field + ".expect") },
 		func() error { return h.validateResults(field + ".results") },
-		func() error { return h.Limit.validate(field + ".limit") },
-		func() error { return h.validateRest(field) },
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -140,14 +134,6 @@ func (h *HTTP) validate() error {
 	}
 
 	return nil
-}
-
-// validateMethod checks the method.
-func (h *HTTP) validateMethod(field string) error {
-	if h.Method == "" {
-		return nil
-	}
-	return oneOf(field, h.Method, httpMethods...)
 }
 
 // validateBody checks that there is at most one body, and its templates.
@@ -185,11 +171,8 @@ func (h *HTTP) validateBody(field string) error {
 
 // validateForm checks the fields of a form.
 func (h *HTTP) validateForm(field string) error {
-	switch {
-	case h.Form != nil && len(h.Form) == 0:
+	if h.Form != nil && len(h.Form) == 0 {
 		return Invalid(CodeRequired, field, "is empty; omit it for a request without a body")
-	case len(h.Form) > MaxHeaders:
-		return Invalid(CodeTooMany, field, "has %d fields; at most %d are allowed", len(h.Form), MaxHeaders)
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(h.Form)) {
@@ -325,17 +308,9 @@ func (h *HTTP) validateTLS(field string) error {
 
 // validateExpect checks which responses count as success.
 func (h *HTTP) validateExpect(field string) error {
-	if len(h.Expect.Status) > MaxHeaders {
-		return Invalid(CodeTooMany, field+".status", "has %d items; at most %d are allowed", len(h.Expect.Status), MaxHeaders)
-	}
-
 	for i, s := range h.Expect.Status {
-		at := fmt.Sprintf("%s.status[%d]", field, i)
 		if !expectedStatus.MatchString(s) {
-			return Invalid(CodeBadValue, at, "%s is not a status from 200 to 599, or a class such as 2xx", Quote(s))
-		}
-		if slices.Contains(h.Expect.Status[:i], s) {
-			return Invalid(CodeBadValue, at, "%s is given twice", Quote(s))
+			return Invalid(CodeBadValue, fmt.Sprintf("%s.status[%d]", field, i), "%s is not a status from 200 to 599, or a class such as 2xx", Quote(s))
 		}
 	}
 
@@ -348,10 +323,7 @@ func (h *HTTP) validateExpect(field string) error {
 
 // validateResults checks the names of results and the pointers to their values.
 func (h *HTTP) validateResults(field string) error {
-	switch {
-	case len(h.Results) > MaxResults:
-		return Invalid(CodeTooMany, field, "has %d results; at most %d are allowed", len(h.Results), MaxResults)
-	case len(h.Results) > 0 && h.EffectiveMethod() == http.MethodHead:
+	if len(h.Results) > 0 && h.EffectiveMethod() == http.MethodHead {
 		return Invalid(CodeBadValue, field, "does not apply to HEAD, whose responses have no body")
 	}
 
@@ -407,28 +379,6 @@ func (l HTTPLimit) refuseNone(b []byte) error {
 		if v, is := said.Action.HTTP.Limit[f.name]; is && f.none && string(v) != "null" {
 			return Invalid(CodeOutOfRange, "action.http.limit."+f.name, "0 is not a limit; omit the field for the default")
 		}
-	}
-
-	return nil
-}
-
-// validate checks the limits.
-func (l HTTPLimit) validate(field string) error {
-	if l.Body < 0 || l.Body > MaxHTTPBody {
-		return Invalid(CodeOutOfRange, field+".body", "%s is not between 1 and %s", l.Body, MaxHTTPBody)
-	}
-	return checkRange(field+".per_target", l.PerTarget, 0, MaxPerTarget)
-}
-
-// validateRest checks the remaining fields.
-func (h *HTTP) validateRest(field string) error {
-	if h.UnsentFor != nil {
-		if err := checkDuration(field+".unsent_for", *h.UnsentFor, 0, MaxUnsentFor); err != nil {
-			return err
-		}
-	}
-	if h.Output != "" {
-		return oneOf(field+".output", h.Output, HTTPOutputKeep)
 	}
 
 	return nil

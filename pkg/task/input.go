@@ -13,8 +13,8 @@ import (
 // Accept is what a manual run of a task may bring with it. A caller who may trigger the task may give all of it, and nothing
 // else. So the author of the task decides what a trigger can change.
 type Accept struct {
-	Args   int      `json:"args,omitempty" doc:"The maximum number of arguments, at most 64. They are appended to action.process.command; a shell line has them as \"$@\". Default: 0."`
-	Env    []string `json:"env,omitempty" doc:"The names of the environment variables that a manual run may set, in addition to those of the task or instead of them. Default: none."`
+	Args   int      `json:"args,omitempty" doc:"The maximum number of arguments. They are appended to action.process.command; a shell line has them as \"$@\"." absent:"0" min:"0" max:"64"`
+	Env    []string `json:"env,omitempty" doc:"The names of the environment variables that a manual run may set, in addition to those of the task or instead of them." absent:"none" maxItems:"256" uniqueItems:"true" pattern:"^[^=]+$" example:"DAY"`
 	Target bool     `json:"target,omitempty" doc:"Whether a manual run may name its node: any node that the task's namespace allows, whatever the task's target is."`
 }
 
@@ -30,20 +30,9 @@ func (a Accept) IsZero() bool { return a.Args == 0 && len(a.Env) == 0 && !a.Targ
 // validateAccept checks what the task accepts, and whether its action and its target can use it.
 func (s *Spec) validateAccept() error {
 	a := s.Accept
-	if err := checkRange("accept.args", a.Args, 0, MaxAcceptArgs); err != nil {
-		return err
-	}
-	if len(a.Env) > MaxEnv {
-		return Invalid(CodeTooMany, "accept.env", "has %d names; at most %d are allowed", len(a.Env), MaxEnv)
-	}
-
 	for i, name := range a.Env {
-		field := "accept.env[" + strconv.Itoa(i) + "]"
-		if err := checkEnvName(field, name); err != nil {
+		if err := checkEnvName("accept.env["+strconv.Itoa(i)+"]", name); err != nil {
 			return err
-		}
-		if slices.Contains(a.Env[:i], name) {
-			return Invalid(CodeDuplicate, field, "%s is given twice", Quote(name))
 		}
 	}
 
@@ -132,11 +121,11 @@ func (w Waiting) Input() ManualInput {
 // EnvFrom is a source of environment variables whose values are not part of the task: a file on the node that
 // runs it, or a secret in the task's namespace. Exactly one of File and Secret is set.
 type EnvFrom struct {
-	File     string            `json:"file,omitempty" doc:"The absolute path of a file of NAME=value lines on the node, like systemd's EnvironmentFile. It is read with the permissions of the user of the attempt."`
+	File     string            `json:"file,omitempty" doc:"The absolute path of a file of NAME=value lines on the node, like systemd's EnvironmentFile. It is read with the permissions of the user of the attempt." pattern:"^/" oneof:"source,required"`
 	Optional bool              `json:"optional,omitempty" doc:"Ignores the file if it does not exist."`
-	Secret   string            `json:"secret,omitempty" doc:"A secret of the task's namespace: carillon secret set."`
-	Prefix   string            `json:"prefix,omitempty" doc:"Prefix for each name: with DB_ the name USER becomes DB_USER."`
-	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
+	Secret   string            `json:"secret,omitempty" doc:"A secret of the task's namespace: carillon secret set." maxLength:"128" example:"db" oneof:"source,required"`
+	Prefix   string            `json:"prefix,omitempty" doc:"Prefix for each name: with DB_ the name USER becomes DB_USER." absent:"none" pattern:"^[A-Za-z_][A-Za-z0-9_]*$"`
+	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}." absent:"all" maxProperties:"256" example:"{\"password\": \"PGPASSWORD\"}"`
 }
 
 // Limits of env_from and of its sources.
@@ -195,10 +184,6 @@ func CheckVariable(field, name string) error {
 
 // checkEnvFrom checks all sources.
 func checkEnvFrom(field string, list []EnvFrom) error {
-	if len(list) > MaxEnvFrom {
-		return Invalid(CodeTooMany, field, "has %d sources; at most %d are allowed", len(list), MaxEnvFrom)
-	}
-
 	for i, f := range list {
 		if err := f.validate(fmt.Sprintf("%s[%d]", field, i)); err != nil {
 			return err
@@ -219,8 +204,6 @@ func (f EnvFrom) validate(field string) error {
 		return Invalid(CodeBadValue, field+".optional", "is only valid for a file; a secret must exist")
 	case f.Keys != nil && len(f.Keys) == 0:
 		return Invalid(CodeRequired, field+".keys", "is empty; omit it to use all names")
-	case len(f.Keys) > MaxEnv:
-		return Invalid(CodeTooMany, field+".keys", "has %d names; at most %d are allowed", len(f.Keys), MaxEnv)
 	}
 
 	if f.Secret != "" {
@@ -258,9 +241,9 @@ func (f EnvFrom) validate(field string) error {
 
 // Stdin is the standard input of a process. Exactly one field is set. Without it, the standard input is empty.
 type Stdin struct {
-	Text   string `json:"text,omitempty" doc:"The input itself, at most 16 KiB."`
-	Secret string `json:"secret,omitempty" doc:"A value of a secret of the task's namespace, as NAME/KEY."`
-	File   string `json:"file,omitempty" doc:"The absolute path of a file on the node. It is opened with the permissions of the user of the attempt."`
+	Text   string `json:"text,omitempty" doc:"The input itself." maxLength:"16384" oneof:"source,required"`
+	Secret string `json:"secret,omitempty" doc:"A value of a secret of the task's namespace, as NAME/KEY." pattern:"^[^/]+/[A-Za-z_][A-Za-z0-9_]*$" example:"db/password" oneof:"source,required"`
+	File   string `json:"file,omitempty" doc:"The absolute path of a file on the node. It is opened with the permissions of the user of the attempt." pattern:"^/" oneof:"source,required"`
 }
 
 // MaxStdinText is the maximum size of Stdin.Text in bytes. Larger input comes from a secret or a file.
@@ -278,8 +261,6 @@ func (s *Stdin) validate(field string) error {
 	switch {
 	case set != 1:
 		return Invalid(CodeRequired, field, "requires exactly one of text, secret and file")
-	case len(s.Text) > MaxStdinText:
-		return Invalid(CodeTooLong, field+".text", "is %d bytes long; at most %d are allowed: use secret or file", len(s.Text), MaxStdinText)
 	case s.File != "" && (!filepath.IsAbs(s.File) || strings.ContainsRune(s.File, 0) || len(s.File) > maxPath):
 		return Invalid(CodeBadValue, field+".file", "%s is not an absolute path", Quote(s.File))
 	case s.Secret != "":

@@ -1,7 +1,6 @@
 package task
 
 import (
-	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -10,11 +9,11 @@ import (
 
 // Output defines what is kept of the output of attempts. The zero value means the node's defaults.
 type Output struct {
-	Streams  string   `json:"streams,omitempty" doc:"merged (default): standard output and standard error share one pipe and keep the order in which they were written. apart: each has its own pipe, and lines are ordered by arrival."`
-	Limit    Size     `json:"limit,omitempty" doc:"How many bytes of the output of each attempt are kept, from the start. Default and maximum: the limit of the node."`
-	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. Default and maximum: the retention of the node."`
-	Mask     *bool    `json:"mask,omitempty" doc:"Replaces values of secrets in the output of processes by ***. To set it to false, you need the right to use the secrets of the task. Default: true."`
-	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block. Default: true."`
+	Streams  string   `json:"streams,omitempty" doc:"merged: standard output and standard error share one pipe and keep the order in which they were written. apart: each has its own pipe, and lines are ordered by arrival." absent:"merged" enum:"merged,apart"`
+	Limit    Size     `json:"limit,omitempty" doc:"How many bytes of the output of each attempt are kept, from the start, such as 10Mi. The node's spool_limit is the maximum." absent:"the node's" min:"1Ki" max:"1Ti"`
+	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. The node's spool_retention is the maximum." absent:"the node's" min:"1m" max:"87600h"`
+	Mask     *bool    `json:"mask,omitempty" doc:"Replaces values of secrets in the output of processes by ***. To set it to false, you need the right to use the secrets of the task." absent:"true"`
+	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block." absent:"true"`
 }
 
 // The values of Output.Streams.
@@ -29,14 +28,6 @@ const (
 	Stderr = "stderr"
 )
 
-// The ranges of the settings of Output.
-const (
-	minOutput     = Size(1 << 10)
-	maxOutput     = Size(1 << 40)
-	minOutputKeep = Duration(time.Minute)
-	maxOutputKeep = Duration(10 * 365 * 24 * time.Hour)
-)
-
 // Apart reports whether the streams are recorded separately.
 func (o Output) Apart() bool { return o.Streams == StreamsApart }
 
@@ -45,21 +36,6 @@ func (o Output) Raw() bool { return o.Compress != nil && !*o.Compress }
 
 // MasksSecrets reports whether values of secrets are replaced in the output of processes.
 func (o Output) MasksSecrets() bool { return o.Mask == nil || *o.Mask }
-
-// validate checks the settings.
-func (o Output) validate() error {
-	if o.Streams != "" {
-		if err := oneOf("output.streams", o.Streams, StreamsMerged, StreamsApart); err != nil {
-			return err
-		}
-	}
-
-	if o.Limit != 0 && (o.Limit < minOutput || o.Limit > maxOutput) {
-		return Invalid(CodeOutOfRange, "output.limit", "%s is not between %s and %s", o.Limit, minOutput, maxOutput)
-	}
-
-	return checkOptional("output.keep", o.Keep, minOutputKeep, maxOutputKeep)
-}
 
 // Mark states when and through which stream the output from byte From up to the next mark arrived.
 type Mark struct {
@@ -71,9 +47,9 @@ type Mark struct {
 // Success defines when an attempt has succeeded whose process exited by itself, and not because of a signal.
 // The zero value means exit code 0, with any output.
 type Success struct {
-	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that count as success, 0 to 255. Default: only 0."`
-	Output    string `json:"output,omitempty" doc:"An RE2 pattern that at least one line of the output must match."`
-	NotOutput string `json:"not_output,omitempty" doc:"An RE2 pattern that no line of the output may match."`
+	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that count as success." absent:"only 0" min:"0" max:"255" uniqueItems:"true"`
+	Output    string `json:"output,omitempty" doc:"An RE2 pattern that at least one line of the output must match." absent:"none" maxLength:"1024" example:"^backup complete$"`
+	NotOutput string `json:"not_output,omitempty" doc:"An RE2 pattern that no line of the output may match." absent:"none" maxLength:"1024" example:"(?i)error"`
 }
 
 // The maximum size of a pattern: as text in bytes, and as a compiled program in instructions. In the worst
@@ -103,18 +79,8 @@ func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
 	return output, not, err
 }
 
-// validate checks the rule.
+// validate checks the patterns.
 func (s Success) validate() error {
-	for i, code := range s.ExitCodes {
-		field := fmt.Sprintf("success.exit_codes[%d]", i)
-		if err := checkRange(field, code, 0, 255); err != nil {
-			return err
-		}
-		if slices.Contains(s.ExitCodes[:i], code) {
-			return Invalid(CodeBadValue, field, "%d is given twice", code)
-		}
-	}
-
 	if err := checkPattern("success.output", s.Output); err != nil {
 		return err
 	}
@@ -165,16 +131,3 @@ func noPattern(field, pattern string, err error) error {
 
 // DefaultKillSignal is the meaning of an empty kill_signal.
 const DefaultKillSignal = "SIGTERM"
-
-// KillSignals returns the valid values of kill_signal.
-func KillSignals() []string {
-	return []string{DefaultKillSignal, "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGABRT", "SIGALRM", "SIGWINCH", "SIGKILL"}
-}
-
-// checkKillSignal checks the name of a signal.
-func checkKillSignal(name string) error {
-	if name == "" {
-		return nil
-	}
-	return oneOf("kill_signal", name, KillSignals()...)
-}

@@ -14,38 +14,38 @@ import (
 
 // Spec is a task as its user wrote it, with all defaults filled in.
 type Spec struct {
-	Name        string            `json:"name" doc:"Letters a-z, digits, '.', '_', '-'; at most 128 bytes."`
-	Namespace   string            `json:"namespace" doc:"Default: default."`
-	Description string            `json:"description,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Schedule    Schedules         `json:"schedule" doc:"One expression or a list: cron with 5 or 6 fields, @hourly and similar, @every 90s, @at 2026-12-24T18:00:00Z, @manual."`
-	Timezone    string            `json:"timezone" doc:"A name from the tz database. Default: UTC."`
-	DST         DST               `json:"dst,omitzero"`
-	Start       Time              `json:"start,omitzero" doc:"No ticks before this instant."`
-	End         Time              `json:"end,omitzero" doc:"No ticks after this instant."`
-	Jitter      Duration          `json:"jitter,omitzero" doc:"Delays each tick by up to this much, by a stable hash, but never past the next tick."`
-	MaxRuns     int64             `json:"max_runs,omitempty" doc:"The schedule ends after this many ticks have run. 0 means no limit."`
-	TTL         Duration          `json:"ttl,omitzero" doc:"The task is deleted this long after its schedule and its last run have ended; 0s means never."`
-	Action      Action            `json:"action"`
-	Timeout     Duration          `json:"timeout,omitzero" doc:"Time limit of each attempt; 0s means none."`
-	KillGrace   Duration          `json:"kill_grace" doc:"From kill_signal to SIGKILL. Default: 10s."`
-	Overlap     string            `json:"overlap" doc:"skip (default), queue, replace or allow."`
-	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: the maximum number of waiting runs."`
-	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: the maximum number of active runs; 0 means no limit."`
-	Missed      MissedPolicy      `json:"missed"`
-	Deadline    Duration          `json:"start_deadline,omitzero" doc:"A run that has not started this long after its tick was due is missed; 0s means no deadline."`
-	Retry       Retry             `json:"retry"`
-	Target      Target            `json:"target"`
-	History     History           `json:"history"`
-	Output      Output            `json:"output,omitzero"`
-	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused after this many consecutive failed runs; 0 means never."`
+	Name        string            `json:"name" doc:"The name of the task: a-z, 0-9, '.', '_' and '-'; it begins and ends with a letter or digit, and has no two dots in a row." maxLength:"128" pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$" example:"nightly-backup"`
+	Namespace   string            `json:"namespace" doc:"The namespace of the task, with the same rules as name. It must exist." maxLength:"128" pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"`
+	Description string            `json:"description,omitempty" doc:"What the task is for." absent:"none" maxLength:"4096"`
+	Labels      map[string]string `json:"labels,omitempty" doc:"Labels by which tasks can be selected. Keys have letters, digits, '.', '_', '-' and '/', values the same without '/', each at most 63 bytes." absent:"none" maxProperties:"64" example:"{\"team\": \"data\"}"`
+	Schedule    Schedules         `json:"schedule" doc:"When the task runs: cron with 5 or 6 fields, @hourly and similar, @every 90s, @at TIME, @in 10m, @manual, or a list of up to 16 of these."`
+	Timezone    string            `json:"timezone" doc:"The time zone of the schedule, a name from the tz database such as Europe/Berlin." example:"Europe/Berlin"`
+	DST         DST               `json:"dst,omitzero" doc:"What a wall-clock schedule does where the clocks change."`
+	Start       Time              `json:"start,omitzero" doc:"No ticks before this time. In files and on the command line it can be local, such as 2026-12-24 18:00; the years are 2000 to 2100." absent:"none"`
+	End         Time              `json:"end,omitzero" doc:"No ticks after this time." absent:"none"`
+	Jitter      Duration          `json:"jitter,omitzero" doc:"Delays each tick by up to this much, by a stable hash, but never past the next tick." absent:"none" min:"1ms" max:"24h"`
+	MaxRuns     int64             `json:"max_runs,omitempty" doc:"The schedule ends after this many ticks have run." absent:"no limit" min:"0" max:"1000000000"`
+	TTL         Duration          `json:"ttl,omitzero" doc:"Deletes the task this long after its schedule and its last run have ended." absent:"never" min:"1s" max:"87840h"`
+	Action      Action            `json:"action" doc:"What a run does: exactly one of process, http and noop."`
+	Timeout     Duration          `json:"timeout,omitzero" doc:"Time limit of each attempt, without the time that it is paused. With an HTTP action it is 30s unless set, and at most 1h." absent:"none" min:"0s" max:"8784h"`
+	KillGrace   Duration          `json:"kill_grace" doc:"Time between kill_signal and SIGKILL." min:"0s" max:"1h"`
+	Overlap     string            `json:"overlap" doc:"What happens to a tick that falls due while another run of the task is active." enum:"skip,queue,replace,allow"`
+	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: how many ticks may wait."`
+	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: the maximum number of active runs." absent:"no limit" min:"0" max:"1000"`
+	Missed      MissedPolicy      `json:"missed" doc:"What happens to ticks that are processed late."`
+	Deadline    Duration          `json:"start_deadline,omitzero" doc:"A run that has not started this long after its tick was due is missed." absent:"none" min:"1s" max:"8784h"`
+	Retry       Retry             `json:"retry" doc:"Which attempts are followed by another one, and when."`
+	Target      Target            `json:"target" doc:"On which nodes runs may run."`
+	History     History           `json:"history" doc:"What is kept of ended runs."`
+	Output      Output            `json:"output,omitzero" doc:"What is kept of the output of attempts."`
+	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused after this many consecutive failed runs." absent:"never" min:"0" max:"1000"`
 	Shadow      bool              `json:"shadow,omitempty" doc:"Ticks are decided and recorded but start nothing. Each tick that would run is skipped with the reason shadow."`
-	Paused      bool              `json:"paused,omitempty"`
-	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks resume after this time."`
-	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
-	KillSignal  string            `json:"kill_signal,omitempty" doc:"The signal that asks a process to end, kill_grace before SIGKILL. Default: SIGTERM."`
-	Success     Success           `json:"success,omitzero" doc:"What counts as success. Default: exit code 0."`
-	Accept      Accept            `json:"accept,omitzero" doc:"What a manual run may give in addition to the task. Default: nothing."`
+	Paused      bool              `json:"paused,omitempty" doc:"A paused task has no ticks. It can still be triggered."`
+	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks resume after this time." absent:"none"`
+	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why." absent:"none" maxLength:"256"`
+	KillSignal  string            `json:"kill_signal,omitempty" doc:"The signal that asks a process to end, kill_grace before SIGKILL." absent:"SIGTERM" enum:"SIGTERM,SIGINT,SIGQUIT,SIGHUP,SIGUSR1,SIGUSR2,SIGABRT,SIGALRM,SIGWINCH,SIGKILL"`
+	Success     Success           `json:"success,omitzero" doc:"What counts as success of a process."`
+	Accept      Accept            `json:"accept,omitzero" doc:"What a manual run may give in addition to the task. A caller who may trigger the task may give all of it."`
 }
 
 // Timing contains everything that determines a task's ticks, except for the anchor of @every.
@@ -101,31 +101,31 @@ func (s *Schedules) UnmarshalJSON(b []byte) error {
 
 // Action is what a run does. Exactly one field is set.
 type Action struct {
-	Process *Process `json:"process,omitempty"`
-	HTTP    *HTTP    `json:"http,omitempty"`
-	Noop    *Noop    `json:"noop,omitempty"`
+	Process *Process `json:"process,omitempty" doc:"Starts a program: either command or shell." oneof:"kind,required"`
+	HTTP    *HTTP    `json:"http,omitempty" doc:"Sends one request. An attempt writes it at most once." oneof:"kind,required"`
+	Noop    *Noop    `json:"noop,omitempty" doc:"Succeeds at once: for benchmarks and tests." oneof:"kind,required"`
 }
 
 // Process starts a program on the node: Command directly, or Shell as a line for /bin/sh -c.
 type Process struct {
-	Command []string          `json:"command,omitempty"`
-	Shell   string            `json:"shell,omitempty"`
-	Stdin   *Stdin            `json:"stdin,omitempty" doc:"The standard input. Default: empty."`
-	Env     map[string]string `json:"env,omitempty"`
-	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets. Later entries override earlier ones, and env overrides all."`
-	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
-	User    string            `json:"user,omitempty" doc:"Default: the default_user of the node."`
+	Command []string          `json:"command,omitempty" doc:"The program and its arguments, passed on as they are, without a shell." minItems:"1" maxItems:"1024" example:"pg_dump,orders" oneof:"program,required"`
+	Shell   string            `json:"shell,omitempty" doc:"A line, or several, for /bin/sh -c." minLength:"1" maxLength:"65536" oneof:"program,required"`
+	Stdin   *Stdin            `json:"stdin,omitempty" doc:"The standard input of the process: exactly one of text, secret and file. Without it, the input is empty."`
+	Env     map[string]string `json:"env,omitempty" doc:"Environment variables. Names have no '=' and do not begin with CARILLON_." absent:"none" maxProperties:"256"`
+	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets. Later entries override earlier ones, and env overrides all." absent:"none" maxItems:"32"`
+	Dir     string            `json:"dir,omitempty" doc:"The working directory, an absolute path on the node." absent:"the user's home" pattern:"^/"`
+	User    string            `json:"user,omitempty" doc:"The user of the process. Another user than the default requires a daemon that runs as root, and a namespace that allows it." absent:"the node's default_user"`
 
-	Group      string   `json:"group,omitempty" doc:"Default: the user's own."`
-	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups; an empty list means none. Default: the user's."`
-	Umask      string   `json:"umask,omitempty" doc:"The umask, in octal: \"027\". Default: the daemon's."`
-	Nice       int      `json:"nice,omitempty" doc:"From -20 (highest priority) to 19. Default: the daemon's."`
-	IONice     string   `json:"ionice,omitempty" doc:"idle, best-effort or realtime; the latter two with or without a level: best-effort/7. Default: the daemon's."`
+	Group      string   `json:"group,omitempty" doc:"The group of the process, a name or a number that the namespace allows." absent:"the user's own"`
+	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups that the namespace allows; an empty list means none." absent:"the user's" maxItems:"64" uniqueItems:"true"`
+	Umask      string   `json:"umask,omitempty" doc:"The umask, in octal and quoted." absent:"the daemon's" pattern:"^0?[0-7]{1,3}$" example:"027"`
+	Nice       int      `json:"nice,omitempty" doc:"The niceness, from -20 (highest priority) to 19." absent:"the daemon's" min:"-20" max:"19"`
+	IONice     string   `json:"ionice,omitempty" doc:"The I/O scheduling class: idle, best-effort or realtime; the latter two with or without a level from 0 to 7." absent:"the daemon's" pattern:"^(idle|(best-effort|realtime)(/[0-7])?)$" example:"best-effort/7"`
 	NoNewPrivs bool     `json:"no_new_privs,omitempty" doc:"Processes gain no privileges from setuid, setgid or file capabilities (no_new_privs)."`
 	PrivateTmp bool     `json:"private_tmp,omitempty" doc:"Gives the attempt its own empty /tmp and /var/tmp, which are removed when the attempt has ended."`
 	Scratch    bool     `json:"scratch,omitempty" doc:"Gives the attempt an empty directory of its own, which is removed when the attempt has ended. CARILLON_SCRATCH has its path. It is the working directory unless dir is set."`
-	Limits     Limits   `json:"limits,omitzero" doc:"What its processes may use."`
-	Enforce    string   `json:"enforce,omitempty" doc:"What happens if the node cannot enforce all of these settings. require (default): the attempt fails before it starts. report: it runs and its record says so. User and groups are always required."`
+	Limits     Limits   `json:"limits,omitzero" doc:"What the processes of an attempt may use."`
+	Enforce    string   `json:"enforce,omitempty" doc:"What happens if the node cannot enforce all of these settings. require: the attempt fails before it starts. report: it runs, and its record says so. User and groups are always required." absent:"require" enum:"require,report"`
 }
 
 // Noop succeeds immediately. It is for benchmarks and tests.
@@ -141,8 +141,8 @@ const (
 
 // QueuePolicy limits how many ticks wait under the overlap policy queue.
 type QueuePolicy struct {
-	Limit int    `json:"limit,omitempty" doc:"The maximum number of waiting runs. Default: 10."`
-	Drop  string `json:"drop,omitempty" doc:"Which run is skipped when the queue is full: newest (default) or oldest."`
+	Limit int    `json:"limit,omitempty" doc:"With overlap queue: the maximum number of waiting ticks. Catch-up ticks do not count." absent:"10" min:"1" max:"100"`
+	Drop  string `json:"drop,omitempty" doc:"With overlap queue: which tick is skipped when the queue is full." absent:"newest" enum:"newest,oldest"`
 }
 
 // The values of QueuePolicy.Drop, and the default of QueuePolicy.Limit.
@@ -164,46 +164,46 @@ const (
 
 // MissedPolicy is the policy for ticks that are processed late.
 type MissedPolicy struct {
-	Policy string   `json:"policy" doc:"latest (default), skip or all."`
-	Grace  Duration `json:"grace" doc:"A tick that is at most this late counts as on time. Default: 10s."`
-	Window Duration `json:"window" doc:"Ticks older than this never run. Default: 1h."`
-	Limit  int      `json:"limit" doc:"With all: the maximum number of runs, the newest first. Default: 100."`
+	Policy string   `json:"policy" doc:"What runs of ticks that could not be processed in time: the newest, none, or all within limit and window." enum:"latest,skip,all"`
+	Grace  Duration `json:"grace" doc:"A tick that is at most this late counts as on time." min:"1s" max:"1h"`
+	Window Duration `json:"window" doc:"Ticks that are later than this never run. It is at least grace." min:"1s" max:"8784h"`
+	Limit  int      `json:"limit" doc:"With policy all: the maximum number of late ticks that run, the newest ones." min:"1" max:"10000"`
 }
 
 // Retry defines which attempts are followed by another one, and when: after Backoff × Factor^(n−1), at most
 // MaxBackoff, spread by ± Jitter.
 type Retry struct {
-	Attempts   int      `json:"attempts" doc:"Maximum number of attempts, including the first. Default: 1."`
-	Backoff    Duration `json:"backoff" doc:"Wait before the second attempt. Default: 10s."`
-	Factor     float64  `json:"factor" doc:"The factor between one wait and the next. Default: 2."`
-	MaxBackoff Duration `json:"max_backoff" doc:"Default: 5m."`
-	Jitter     float64  `json:"jitter" doc:"Spread of the wait, 0 to 1. Default: 0.2."`
-	On         []State  `json:"on" doc:"The states to retry: failed, timed_out, lost. Default: failed, timed_out."`
-	ExitCodes  []int    `json:"exit_codes,omitempty" doc:"With failed in on: only attempts that ended with one of these exit codes are retried. Default: any."`
+	Attempts   int      `json:"attempts" doc:"Maximum number of attempts, including the first." min:"1" max:"100"`
+	Backoff    Duration `json:"backoff" doc:"Wait before the second attempt." min:"0s" max:"168h"`
+	Factor     float64  `json:"factor" doc:"The factor between one wait and the next." min:"1" max:"100"`
+	MaxBackoff Duration `json:"max_backoff" doc:"The longest wait between two attempts." min:"0s" max:"168h"`
+	Jitter     float64  `json:"jitter" doc:"Each wait varies at random by up to this fraction of it." min:"0" max:"1"`
+	On         []State  `json:"on" doc:"The states to retry. With lost, a run may execute twice." enum:"failed,timed_out,lost" uniqueItems:"true"`
+	ExitCodes  []int    `json:"exit_codes,omitempty" doc:"With failed in on: only attempts that ended with one of these exit codes are retried." absent:"any" min:"1" max:"255" uniqueItems:"true"`
 }
 
 // Target defines on which nodes the runs of a task may run.
 type Target struct {
-	Selector string `json:"selector,omitempty" doc:"Node labels and facts: \"role = db, zone in (a, b), !gpu, disk_free > 10Gi\"."`
-	Strategy string `json:"strategy" doc:"How a node is chosen among those that match: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
-	Count    Count  `json:"count" doc:"The number of nodes, or all. Each run has one part on each of them. Default: 1."`
+	Selector string `json:"selector,omitempty" doc:"The nodes that may run the task, by labels and facts." absent:"any node" maxLength:"1024" example:"role = db, zone in (a, b), !gpu, disk_free > 10Gi"`
+	Strategy string `json:"strategy" doc:"How a node is chosen among those that match. docs/how-to/place.md says what each strategy does when a node is gone, full or draining." enum:"auto,round-robin,random,weighted,least-loaded,hash,first,sticky"`
+	Count    Count  `json:"count" doc:"On how many matching nodes each run has one part: 1 to 1000, or all."`
 	// Key and Order each apply to one strategy only.
-	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node. Default: the task's namespace and name."`
-	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may run the task, the preferred node first."`
+	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node." absent:"the task's namespace and name" maxLength:"256"`
+	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may run the task, the preferred node first." absent:"none" maxItems:"100" uniqueItems:"true"`
 
-	Parts   int      `json:"parts,omitempty" doc:"Splits each run into this many parts, on any nodes; 0 means no parts."`
-	Stagger Duration `json:"stagger,omitzero" doc:"With several parts: the delay between the starts of two parts; 0s means none."`
-	Succeed Succeed  `json:"succeed,omitempty" doc:"The number of parts that must succeed: all (default), any, a number, or a percentage such as 80%."`
+	Parts   int      `json:"parts,omitempty" doc:"Splits each run into this many parts, on any matching nodes. It cannot be combined with count." absent:"no parts" min:"0" max:"1000"`
+	Stagger Duration `json:"stagger,omitzero" doc:"With several parts: the delay between the starts of two parts." absent:"none" min:"1ms" max:"1h"`
+	Succeed Succeed  `json:"succeed,omitempty" doc:"The number of parts that must succeed: all, any, a number, or a percentage such as 80%." absent:"all"`
 }
 
 // History defines which ended runs are kept.
 type History struct {
-	Keep   int    `json:"keep" doc:"Ended runs kept per task. Default: 20."`
-	Record string `json:"record" doc:"all (default), or failures: a successful run is removed when a newer run has ended."`
+	Keep   int    `json:"keep" doc:"How many ended runs are kept. Those that ended last are kept." min:"1" max:"10000"`
+	Record string `json:"record" doc:"Which ended runs are kept: all, or only failures and the newest run, for tasks that run often and rarely fail." enum:"all,failures"`
 	// KeepFor keeps younger records in addition to the newest Keep, up to MaxHistory records. The age counts from the tick.
-	KeepFor Duration `json:"keep_for,omitzero" doc:"Ended runs whose ticks are younger than this are kept in addition to the newest keep, at most 10000. At most 2160h (90 days). Default: none."`
+	KeepFor Duration `json:"keep_for,omitzero" doc:"Ended runs whose ticks are younger than this are kept in addition to the newest keep, at most 10000." absent:"none" min:"0s" max:"2160h"`
 	// Ledger is how long the ledger remembers the outcomes of ticks whose records are no longer kept.
-	Ledger *Duration `json:"ledger,omitempty" doc:"How long the ledger remembers the outcomes of ticks whose runs are no longer kept. 0s: not at all. At most 2160h (90 days). Default: the setting of the cluster, 720h (30 days) if nobody has changed it."`
+	Ledger *Duration `json:"ledger,omitempty" doc:"How long the ledger remembers the outcomes of ticks whose runs are no longer kept. 0s means not at all." absent:"the cluster's setting, 720h (30 days) if nobody has changed it" min:"0s" max:"2160h"`
 }
 
 // EffectiveLedger returns for how long the ledger remembers ticks, if cluster is the default of the cluster.

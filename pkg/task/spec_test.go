@@ -42,7 +42,7 @@ func drawSpec(t *rapid.T) Spec {
 		KillGrace: duration(0, MaxGrace),
 		Overlap:   rapid.SampledFrom([]string{OverlapSkip, OverlapAllow}).Draw(t, "overlap"),
 		Retry: Retry{
-			Attempts: rapid.IntRange(1, MaxAttempts).Draw(t, "attempts"), Backoff: duration(0, maxBackoff), MaxBackoff: duration(0, maxBackoff),
+			Attempts: rapid.IntRange(1, MaxAttempts).Draw(t, "attempts"), Backoff: duration(0, Duration(7*24*time.Hour)), MaxBackoff: duration(0, Duration(7*24*time.Hour)),
 			Factor: rapid.Float64Range(1, 100).Draw(t, "factor"), Jitter: rapid.Float64Range(0, 1).Draw(t, "jitter"),
 			On: rapid.SliceOfNDistinct(rapid.SampledFrom([]State{Failed, TimedOut, Lost}), 0, 3, rapid.ID).Draw(t, "on"),
 		},
@@ -63,7 +63,7 @@ func drawSpec(t *rapid.T) Spec {
 	s.Missed = MissedPolicy{Policy: rapid.SampledFrom([]string{MissedLatest, MissedSkip, MissedAll}).Draw(t, "policy"),
 		Grace: duration(Duration(time.Second), MaxGrace), Limit: rapid.IntRange(1, MaxMissed).Draw(t, "limit")}
 	s.Missed.Window = duration(s.Missed.Grace, MaxTimeout)
-	s.KillSignal = rapid.SampledFrom(append(KillSignals(), "")).Draw(t, "kill_signal")
+	s.KillSignal = rapid.SampledFrom([]string{"", "SIGTERM", "SIGINT", "SIGUSR1", "SIGKILL"}).Draw(t, "kill_signal")
 	s.Success = Success{Output: rapid.SampledFrom([]string{"", "^done"}).Draw(t, "output"), NotOutput: rapid.SampledFrom([]string{"", "(?i)error"}).Draw(t, "not_output")}
 	if codes := rapid.SliceOfNDistinct(rapid.IntRange(0, 255), 0, 3, rapid.ID).Draw(t, "exit codes"); len(codes) > 0 {
 		s.Success.ExitCodes = codes

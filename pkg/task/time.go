@@ -259,8 +259,8 @@ func unitOf(word string) (time.Duration, bool) {
 
 // DST defines how a wall-clock schedule behaves when the clocks change.
 type DST struct {
-	Gap  string `json:"gap,omitempty"`  // run-after (default) or skip: for local times that do not exist
-	Fold string `json:"fold,omitempty"` // first (default) or both: for local times that exist twice
+	Gap  string `json:"gap,omitempty" doc:"A local time that does not exist: run-after ticks once, right after the gap; skip does not." enum:"run-after,skip"`
+	Fold string `json:"fold,omitempty" doc:"A local time that exists twice: first ticks the first time, both ticks twice." enum:"first,both"`
 }
 
 // The values of DST.

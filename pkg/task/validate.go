@@ -1,20 +1,24 @@
 package task
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
 )
 
-// Limits of a user's input. Arguments and environment stay below what Linux passes to a program (128 KiB for
+// Limits of a user's input that are used apart from the tags of Spec. Arguments and environment stay below what Linux passes to a program (128 KiB for
 // each string). MaxAction applies to the JSON form, in which one byte may become six. It keeps a spec with its
 // entry, or a run with its environment, far below the maximum size of an etcd request (1.5 MiB).
 const (
@@ -23,7 +27,6 @@ const (
 	MaxLabels      = 64
 	MaxLabel       = 63
 	MaxSelector    = 1024
-	MaxArgs        = 1024
 	MaxArg         = 64 << 10
 	MaxAction      = 128 << 10
 	MaxEnv         = 256
@@ -32,14 +35,10 @@ const (
 	MaxMissed      = 10_000
 	MaxTimeout     = Duration(366 * 24 * time.Hour)
 	MaxGrace       = Duration(time.Hour)
-	maxBackoff     = Duration(7 * 24 * time.Hour)
 	MaxJitter      = Duration(24 * time.Hour)
 	maxTTL         = Duration(10 * 366 * 24 * time.Hour)
-	MaxRuns        = 1_000_000_000
 	MaxQueue       = 100
 	MaxActive      = 1000
-	maxStagger     = Duration(time.Hour)
-	MaxFailures    = 1000
 	MaxReason      = 256
 )
 
@@ -76,6 +75,13 @@ func wellFormed(name string) bool {
 // Validate checks everything that does not depend on the current time. Package schedule checks schedules and
 // time zones. It returns the first problem as an *Error.
 func (s *Spec) Validate() error {
+	if err := cmp.Or(CheckName("name", s.Name), CheckName("namespace", s.Namespace)); err != nil {
+		return err
+	}
+	if problems := s.checkTags(1); len(problems) > 0 {
+		return problems[0]
+	}
+
 	for _, check := range s.checks() {
 		if err := check(); err != nil {
 			return err
@@ -85,10 +91,31 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// ValidateAll is Validate for somebody who corrects a spec: it returns the first problem of each group of fields, joined
-// by errors.Join.
+// checkTags checks all fields except the action against their tags. It returns at most so many problems.
+func (s *Spec) checkTags(most int) (problems []error) {
+	checkRanges(reflect.ValueOf(s).Elem(), fieldsBesideAction(), func(err error) bool {
+		problems = append(problems, err)
+		return len(problems) < most
+	})
+
+	return problems
+}
+
+// fieldsBesideAction returns the fields of a task without its action, which Action.Validate checks.
+var fieldsBesideAction = sync.OnceValue(func() []Field {
+	return slices.DeleteFunc(slices.Clone(SpecFields()), func(f Field) bool { return f.Path == "action" })
+})
+
+// actionFields returns the fields of an action.
+var actionFields = sync.OnceValue(func() []Field {
+	f, _ := FindField(SpecFields(), "action")
+	return f.Inner
+})
+
+// ValidateAll is Validate for somebody who corrects a spec: it returns the problems of all fields, and the first problem of
+// each group of fields that depend on each other, joined by errors.Join.
 func (s *Spec) ValidateAll() error {
-	var problems []error
+	problems := append([]error{CheckName("name", s.Name), CheckName("namespace", s.Namespace)}, s.checkTags(math.MaxInt)...)
 	for _, check := range s.checks() {
 		problems = append(problems, check())
 	}
@@ -99,27 +126,16 @@ func (s *Spec) ValidateAll() error {
 // checks are the checks of Validate, in order.
 func (s *Spec) checks() []func() error {
 	return []func() error{
-		func() error { return CheckName("name", s.Name) },
-		func() error { return CheckName("namespace", s.Namespace) },
-		func() error { return checkText("description", s.Description, MaxDescription) },
+		func() error { return checkCharacters("description", s.Description) },
 		func() error { return CheckLabels("labels", s.Labels) },
 		s.Action.Validate,
-		func() error { return checkDuration("timeout", s.Timeout, 0, MaxTimeout) },
-		func() error { return checkDuration("kill_grace", s.KillGrace, 0, MaxGrace) },
 		s.validateTiming,
 		s.validateOverlap,
 		s.Missed.validate,
-		func() error { return checkOptional("start_deadline", s.Deadline, Duration(time.Second), MaxTimeout) },
 		s.validatePause,
 		s.Retry.validate,
 		s.Target.validate,
-		func() error { return checkRange("history.keep", s.History.Keep, 1, MaxKeep) },
-		func() error { return oneOf("history.record", s.History.Record, RecordAll, RecordFailures) },
-		func() error { return checkDuration("history.keep_for", s.History.KeepFor, 0, MaxKeepFor) },
-		func() error { return s.checkLedger() },
-		func() error { return checkKillSignal(s.KillSignal) },
 		s.Success.validate,
-		s.Output.validate,
 		s.validateHTTP,
 		s.validateAccept,
 	}
@@ -139,46 +155,24 @@ func (s *Spec) validateTiming() error {
 	if !s.Start.IsZero() && !s.End.IsZero() && s.End.Before(s.Start.Time) {
 		return Invalid(CodeBadTime, "end", "%s is before start, %s", s.End.Format(time.RFC3339), s.Start.Format(time.RFC3339))
 	}
-	if err := checkOptional("jitter", s.Jitter, Duration(time.Millisecond), MaxJitter); err != nil {
-		return err
-	}
-	if s.MaxRuns < 0 || s.MaxRuns > MaxRuns {
-		return Invalid(CodeOutOfRange, "max_runs", "%d is not between 0 and %d", s.MaxRuns, int64(MaxRuns))
-	}
 
-	return checkOptional("ttl", s.TTL, Duration(time.Second), maxTTL)
+	return nil
 }
 
 // validateOverlap checks the overlap policy and the fields that belong to it.
 func (s *Spec) validateOverlap() error {
-	if err := oneOf("overlap", s.Overlap, OverlapSkip, OverlapQueue, OverlapReplace, OverlapAllow); err != nil {
-		return err
-	}
 	if s.Queue != (QueuePolicy{}) && s.Overlap != OverlapQueue {
 		return Invalid(CodeBadValue, "queue", "requires overlap: queue, but overlap is %s", s.Overlap)
 	}
-	if err := checkRange("queue.limit", s.Queue.Limit, 0, MaxQueue); err != nil {
-		return err
-	}
-
-	if s.Queue.Drop != "" {
-		if err := oneOf("queue.drop", s.Queue.Drop, DropNewest, DropOldest); err != nil {
-			return err
-		}
-	}
-
 	if s.MaxActive != 0 && s.Overlap != OverlapAllow {
 		return Invalid(CodeBadValue, "max_active", "requires overlap: allow, but overlap is %s", s.Overlap)
 	}
 
-	return checkRange("max_active", s.MaxActive, 0, MaxActive)
+	return nil
 }
 
 // validatePause checks the fields of a pause.
 func (s *Spec) validatePause() error {
-	if err := checkRange("pause_after_failures", s.PauseAfter, 0, MaxFailures); err != nil {
-		return err
-	}
 	if !s.Paused && !s.PausedUntil.IsZero() {
 		return Invalid(CodeBadValue, "paused_until", "requires paused: true; set that, or omit this field")
 	}
@@ -186,28 +180,19 @@ func (s *Spec) validatePause() error {
 		return Invalid(CodeBadValue, "pause_reason", "requires paused: true; set that, or omit this field")
 	}
 
-	return checkText("pause_reason", s.PauseReason, MaxReason)
-}
-
-// checkLedger checks for how long the ledger remembers ticks.
-func (s *Spec) checkLedger() error {
-	if s.History.Ledger == nil {
-		return nil
-	}
-
-	return checkDuration("history.ledger", *s.History.Ledger, 0, MaxLedger)
-}
-
-// checkOptional is like checkDuration, but accepts 0s, which means that the field is not set.
-func checkOptional(field string, d, low, high Duration) error {
-	if d == 0 {
-		return nil
-	}
-	return checkDuration(field, d, low, high)
+	return checkCharacters("pause_reason", s.PauseReason)
 }
 
 // Validate checks that exactly one action is set, and its fields.
-func (a Action) Validate() error {
+func (a Action) Validate() (err error) {
+	checkRanges(reflect.ValueOf(a), actionFields(), func(problem error) bool {
+		err = problem
+		return false
+	})
+	if err != nil {
+		return err
+	}
+
 	var kinds []string
 	for _, k := range []struct {
 		name string
@@ -238,9 +223,6 @@ func (p *Process) validate() error {
 
 	if (len(p.Command) == 0) == (p.Shell == "") {
 		return Invalid(CodeRequired, field, "requires either command (a list) or shell (a line)")
-	}
-	if len(p.Command) > MaxArgs {
-		return Invalid(CodeTooMany, field+".command", "has %d arguments; at most %d are allowed", len(p.Command), MaxArgs)
 	}
 	if len(p.Command) > 0 && p.Command[0] == "" {
 		return Invalid(CodeRequired, field+".command[0]", "must not be empty: it is the program")
@@ -338,62 +320,14 @@ func checkArg(field, v string) error {
 
 // validate checks the missed policy.
 func (m MissedPolicy) validate() error {
-	if err := oneOf("missed.policy", m.Policy, MissedLatest, MissedSkip, MissedAll); err != nil {
-		return err
-	}
-	if err := checkDuration("missed.grace", m.Grace, Duration(time.Second), MaxGrace); err != nil {
-		return err
-	}
-	if err := checkDuration("missed.window", m.Window, m.Grace, MaxTimeout); err != nil {
-		return err
-	}
-
-	return checkRange("missed.limit", m.Limit, 1, MaxMissed)
+	return checkDuration("missed.window", m.Window, m.Grace, MaxTimeout)
 }
 
 // validate checks the retry policy.
 func (r Retry) validate() error {
-	if err := checkRange("retry.attempts", r.Attempts, 1, MaxAttempts); err != nil {
-		return err
-	}
-	if err := checkDuration("retry.backoff", r.Backoff, 0, maxBackoff); err != nil {
-		return err
-	}
-	if err := checkDuration("retry.max_backoff", r.MaxBackoff, 0, maxBackoff); err != nil {
-		return err
-	}
-	// The negated forms also reject NaN.
-	if !(r.Factor >= 1 && r.Factor <= 100) {
-		return Invalid(CodeOutOfRange, "retry.factor", "%v is not between 1 and 100", r.Factor)
-	}
-	if !(r.Jitter >= 0 && r.Jitter <= 1) {
-		return Invalid(CodeOutOfRange, "retry.jitter", "%v is not between 0 and 1", r.Jitter)
-	}
-
-	for i, s := range r.On {
-		field := fmt.Sprintf("retry.on[%d]", i)
-		if err := oneOf(field, string(s), string(Failed), string(TimedOut), string(Lost)); err != nil {
-			return err
-		}
-		if slices.Contains(r.On[:i], s) {
-			return Invalid(CodeBadValue, field, "%s is given twice", Quote(string(s)))
-		}
-	}
-
 	if len(r.ExitCodes) > 0 && !slices.Contains(r.On, Failed) {
 		return Invalid(CodeBadValue, "retry.exit_codes", "apply only to failed attempts, but retry.on does not contain %s", Failed)
 	}
-
-	for i, code := range r.ExitCodes {
-		field := fmt.Sprintf("retry.exit_codes[%d]", i)
-		if err := checkRange(field, code, 1, 255); err != nil {
-			return err
-		}
-		if slices.Contains(r.ExitCodes[:i], code) {
-			return Invalid(CodeBadValue, field, "%d is given twice", code)
-		}
-	}
-
 	return nil
 }
 
@@ -484,6 +418,11 @@ func checkText(field, s string, most int) error {
 	if len(s) > most {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(s), most)
 	}
+	return checkCharacters(field, s)
+}
+
+// checkCharacters checks the characters of free text.
+func checkCharacters(field, s string) error {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
 		return Invalid(CodeBadValue, field, "contains control characters or is not UTF-8")
 	}

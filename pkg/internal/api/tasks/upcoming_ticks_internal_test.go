@@ -16,7 +16,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	cancel()
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	first := tickHeap{most: 1, after: &tickPlace{at: now.AddDate(70, 0, 0).UnixMilli()}}
-	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: task.MaxRuns}
+	e := &task.Entry{Schedule: task.Schedules{"@every 100ms"}, Timezone: "UTC", DST: task.Defaults().DST, Anchor: task.At(now), From: task.At(now), MaxRuns: 1_000_000_000}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
