@@ -123,19 +123,34 @@ func TestDocs_SpellOutNicknames(t *testing.T) {
 func TestDocs_NameWhatIsRefused(t *testing.T) {
 	for _, row := range rows(t, "| written | instead |") {
 		for _, text := range quoted(row[0]) {
-			text = strings.TrimSuffix(text, "…")
-			if !strings.Contains(text, " ") && !strings.HasPrefix(text, "@") && !strings.Contains(text, "TZ=") {
-				text += " * * * *" // a field
-			}
-
-			expr, zone := []string{text}, strings.Fields(text)[0]
-			if schedule.Check(task.Timing{Schedule: expr, Timezone: "", DST: noDST}) == nil {
-				t.Errorf("%q is accepted", text)
-			}
-
-			if _, err := schedule.Location(zone); err == nil {
-				t.Errorf("the zone %q is accepted", zone)
-			}
+			refused(t, strings.TrimSuffix(text, "…"))
 		}
+	}
+}
+
+func TestCheck_RefusesFormsOfOtherSchedulers(t *testing.T) {
+	for _, text := range []string{
+		",", "1,,2", "*-5", "5-1", "*/0", "*/75", "60 * * * *", "0 24 * * *", "0 0 0 * *", "0 0 30 2 *", "0 0 ?,1 * *", "0 0 ?/2 * *", "0 0 L/2 * *",
+		"0 0 1-5W * *", "0 0 W * *", "0 0 5#3 * *", "0 0 * L *", "0 0 * * 15W", "0 0 * * 5#6", "H(5) * * * *", "H5 * * * *", "0 0 H(20-31) * *",
+		"@Daily", "@every -1h", "@every 50ms", "@every 1h after", "@every 1h after success", "@in -1m", "@at",
+	} {
+		refused(t, text)
+	}
+}
+
+// refused fails the test if a text is accepted as a schedule or as a time zone. A text without a space is a field.
+func refused(t *testing.T, text string) {
+	t.Helper()
+	if !strings.Contains(text, " ") && !strings.HasPrefix(text, "@") && !strings.Contains(text, "TZ=") {
+		text += " * * * *"
+	}
+
+	expr, zone := []string{text}, strings.Fields(text)[0]
+	if schedule.Check(task.Timing{Schedule: expr, Timezone: "", DST: noDST}) == nil {
+		t.Errorf("%q is accepted", text)
+	}
+
+	if _, err := schedule.Location(zone); err == nil {
+		t.Errorf("the zone %q is accepted", zone)
 	}
 }
