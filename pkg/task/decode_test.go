@@ -217,7 +217,7 @@ func TestBadInputIsRefusedWithItsFieldAndCode(t *testing.T) {
 		{doc(`"timeout": ""`), "timeout", CodeBadDuration},
 		{doc(`"timeout": "5"`), "timeout", CodeBadDuration},
 		{doc(`"timeout": "5 m"`), "timeout", CodeBadDuration},
-		{doc(`"timeout": "1d"`), "timeout", CodeBadDuration},
+		{doc(`"timeout": "1 day"`), "timeout", CodeBadDuration},
 		{doc(`"timeout": "99999999999h"`), "timeout", CodeBadDuration},
 		{doc(`"missed": {"grace": "soon"}`), "missed.grace", CodeBadDuration},
 		{doc(`"timeout": "-1s"`), "timeout", CodeOutOfRange},

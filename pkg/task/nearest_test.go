@@ -29,7 +29,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 	}{
 		{duration("10 secs"), `timeout: "10 secs" is not a duration; did you mean "10s"?`},
 		{duration("5min"), `did you mean "5m"?`},
-		{duration("1d"), `did you mean "24h"?`},
+		{duration("1 day"), `did you mean "24h"?`},
 		{duration("1 day 12 hours"), `did you mean "36h"?`},
 		{duration("1h, 30 minutes and 5 seconds"), `did you mean "1h30m5s"?`},
 		{duration("90"), `did you mean "1m30s"?`},
@@ -37,7 +37,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		{duration("PT5M"), `did you mean "5m"?`},
 		{duration("10 secnods"), `did you mean "10s"?`},
 		{duration("1.5 hours"), `did you mean "1h30m"?`},
-		{duration("soon"), `is not a duration, such as 90s, 10m or 1h30m`},
+		{duration("soon"), `is not a duration, such as 90s, 10m, 1h30m or 2d`},
 		{duration("10 parsecs"), `is not a duration, such as 90s`},
 		{duration(""), `"" is not a duration, such as`},
 		{duration("999999999w"), `is not a duration, such as`},

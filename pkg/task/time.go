@@ -3,6 +3,7 @@ package task
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -121,7 +122,7 @@ type Duration time.Duration
 // MarshalText encodes the duration without units that are zero.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText parses a Go duration.
+// UnmarshalText parses a duration as ParseDuration does.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := ParseDuration("", string(b))
 	if err == nil {
@@ -130,18 +131,50 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return err
 }
 
-// ParseDuration parses a Go duration such as 1h30m. An error is an *Error for the field. It suggests what was
-// probably meant, if that is clear: "24h" for "1d".
+// ParseDuration parses a Go duration such as 1h30m, which can begin with weeks and days of 24 hours: 2w, 7d, 1d12h. An error
+// is an *Error for the field. It suggests what was probably meant, if that is clear: "90s" for "90 secs".
 func ParseDuration(field, text string) (Duration, error) {
 	v, err := time.ParseDuration(text)
 	if err == nil {
 		return Duration(v), nil
 	}
+	if v, ok := parseDays(text); ok {
+		return v, nil
+	}
 	if meant, ok := MeantDuration(text); ok {
 		return 0, Invalid(CodeBadDuration, field, "%s is not a duration; did you mean %q?", Quote(text), meant)
 	}
 
-	return 0, Invalid(CodeBadDuration, field, "%s is not a duration, such as 90s, 10m or 1h30m", Quote(text))
+	return 0, Invalid(CodeBadDuration, field, "%s is not a duration, such as 90s, 10m, 1h30m or 2d", Quote(text))
+}
+
+// daysPattern matches a duration that begins with weeks or days.
+var daysPattern = regexp.MustCompile(`^(?:([0-9]{1,6})w)?(?:([0-9]{1,6})d)?([0-9.].*)?$`)
+
+// parseDays parses a duration that begins with weeks or days.
+func parseDays(text string) (Duration, bool) {
+	const day = 24 * time.Hour
+
+	m := daysPattern.FindStringSubmatch(text)
+	if m == nil || m[1] == "" && m[2] == "" {
+		return 0, false
+	}
+
+	weeks, _ := strconv.Atoi("0" + m[1])
+	days, _ := strconv.Atoi("0" + m[2])
+	if days += 7 * weeks; days > int(math.MaxInt64/day) {
+		return 0, false
+	}
+
+	whole, rest := time.Duration(days)*day, time.Duration(0)
+	if m[3] != "" {
+		var err error
+		if rest, err = time.ParseDuration(m[3]); err != nil || rest > math.MaxInt64-whole {
+			return 0, false
+		}
+	}
+
+	return Duration(whole + rest), true
 }
 
 // String formats the duration without trailing zero units: 1m0s becomes 1m, 1h0m0s becomes 1h.
@@ -210,7 +243,7 @@ var unitNames = []string{"second", "minute", "hour", "day", "week", "millisecond
 // amountPattern matches a number, its unit, and a separator.
 var amountPattern = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([a-z]*)[\s,]*(?:and\s)?`)
 
-// MeantDuration parses a duration in a form that Go does not accept, for a suggestion: "10 secs", "5min", "1d",
+// MeantDuration parses a duration in a form that ParseDuration does not accept, for a suggestion: "10 secs", "5min",
 // "PT5M", "90". ok is false if it is not clear or not positive.
 func MeantDuration(text string) (Duration, bool) {
 	rest := strings.ToLower(strings.TrimSpace(text))

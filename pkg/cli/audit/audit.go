@@ -52,7 +52,7 @@ func Command(f *factory.Factory) *cobra.Command {
 
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is safe to repair, after confirmation")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: print the repairs without making them")
-	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "wait this `DURATION` between the two checks, 1s to 60s")
+	factory.DurationVar(cmd.Flags(), &o.pause, "pause", 6*time.Second, "wait this `DURATION` between the two checks, 1s to 60s")
 	factory.RunsAlone(cmd)
 	cmd.AddCommand(logCommand(f), exportCommand(f))
 

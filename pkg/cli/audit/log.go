@@ -54,10 +54,10 @@ func (o *logFlags) clientOptions(f *factory.Factory, cmd *cobra.Command) (client
 	}
 
 	var err error
-	if opts.Since, err = f.ParseBeginning("since", o.since); err != nil {
+	if opts.Since, err = f.ParseBeginning("since", o.since, f.Zone(output.ReaderZone)); err != nil {
 		return opts, err
 	}
-	if opts.Until, err = f.ParseBeginning("until", o.until); err != nil {
+	if opts.Until, err = f.ParseBeginning("until", o.until, f.Zone(output.ReaderZone)); err != nil {
 		return opts, err
 	}
 

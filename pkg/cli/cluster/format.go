@@ -79,7 +79,7 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	cmd.Flags().IntVar(&to, "to-format", 0, "switch to record format `N`")
-	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "wait at most this `DURATION` for the downgrade to complete, then exit with 5")
+	factory.DurationVar(cmd.Flags(), &wait, "wait", 2*time.Minute, "wait at most this `DURATION` for the downgrade to complete, then exit with 5")
 
 	return cmd
 }

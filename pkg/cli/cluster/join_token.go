@@ -74,7 +74,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 
 	cmd.Flags().StringVar(&peer, "peer-url", "", "`URL` at which the other members reach the new member, as in initial_cluster: https://HOST:PORT")
 	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "data `DIRECTORY` of the agent on this host")
-	cmd.Flags().DurationVar(&validFor, "expires", validFor, "make the token valid for this `DURATION`")
+	factory.DurationVar(cmd.Flags(), &validFor, "expires", validFor, "make the token valid for this `DURATION`")
 	_ = cmd.MarkFlagDirname("data-dir") // the flag exists
 	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
 	complete.Register(cmd, "expires", cobra.NoFileCompletions)

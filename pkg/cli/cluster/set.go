@@ -49,7 +49,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if cmd.Flags().Changed("ledger") {
-			d, err := factory.ParseDays("ledger", ledger)
+			d, err := task.ParseDuration("ledger", ledger)
 			if err != nil {
 				return err
 			}

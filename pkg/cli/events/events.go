@@ -132,19 +132,10 @@ func parseSince(f *factory.Factory, o eventFlags, opts *client.EventOptions) err
 		return nil
 	}
 
-	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
-		opts.Since = f.Now().Add(-d)
-		return nil
-	}
+	var err error
+	opts.Since, err = f.ParseBeginning("since", o.since, f.Zone(output.ReaderZone))
 
-	t, err := factory.ParseTime("since", o.since, f.Zone(output.ReaderZone))
-	if err != nil {
-		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
-	}
-
-	opts.Since = t
-
-	return nil
+	return err
 }
 
 // printEvents prints events as they arrive. array prints them as one JSON array, which is possible only if they

@@ -3,9 +3,7 @@ package factory
 import (
 	"context"
 	"errors"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +34,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Quiet, "quiet", "q", false, "print only data and errors")
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "do not ask for confirmation")
 	flags.BoolVar(&f.NoInput, "no-input", false, "never ask; fail if a confirmation would be necessary")
-	flags.DurationVar(&f.Timeout, "timeout", 30*time.Second, "limit each call to the server to this `DURATION`")
+	DurationVar(flags, &f.Timeout, "timeout", 30*time.Second, "limit each call to the server to this `DURATION`")
 	flags.StringVar(&f.TokenFileFlag, "token-file", "", "`FILE` with the token (CARILLON_TOKEN_FILE, or the token in CARILLON_TOKEN)")
 	flags.StringVar(&f.CAFileFlag, "ca-file", "", "`FILE` with the CA of the server's certificate (CARILLON_CA_FILE; default: the system's)")
 	flags.StringVar(&f.CertFileFlag, "cert-file", "", "`FILE` with the client certificate (CARILLON_CERT_FILE)")
@@ -139,38 +137,14 @@ func ParseNextTime(flag, s string, start time.Time, zone *time.Location) (time.T
 	return at, nil
 }
 
-// daysText is a number of days, which Go's durations do not have.
-var daysText = regexp.MustCompile(`^([0-9]{1,5})d$`)
-
-// parseAge reads a duration, which may be in days.
-func parseAge(s string) (time.Duration, bool) {
-	if m := daysText.FindStringSubmatch(s); m != nil {
-		days, _ := strconv.Atoi(m[1])
-		return time.Duration(days) * 24 * time.Hour, true
-	}
-
-	d, err := time.ParseDuration(s)
-
-	return d, err == nil && d >= 0
-}
-
-// ParseDays parses the value s of a flag that is a duration, which may be in days.
-func ParseDays(flag, s string) (task.Duration, error) {
-	if d, ok := parseAge(s); ok {
-		return task.Duration(d), nil
-	}
-
-	return task.ParseDuration(flag, s)
-}
-
 // ParseEnd parses the value s of a flag that says when something ends: a duration from now such as 30d or 8h, or a time.
 // It returns the zero time for an empty value.
 func (f *Factory) ParseEnd(flag, s string) (task.Time, error) {
-	if d, ok := parseAge(s); ok {
-		if d < time.Second {
+	if d, err := task.ParseDuration(flag, s); err == nil {
+		if d.Std() < time.Second {
 			return task.Time{}, failure.Usage("--%s %s: is less than a second", flag, task.Quote(s))
 		}
-		return task.At(f.Now().Add(d).Truncate(time.Second)), nil
+		return task.At(f.Now().Add(d.Std()).Truncate(time.Second)), nil
 	}
 
 	t, err := ParseTime(flag, s, f.Zone(output.ReaderZone))
@@ -185,18 +159,40 @@ func (f *Factory) ParseEnd(flag, s string) (task.Time, error) {
 }
 
 // ParseBeginning parses the value s of a flag that says since or until when something happened: a duration ago such as 15m
-// or 7d, or a time. It returns the zero time for an empty value.
-func (f *Factory) ParseBeginning(flag, s string) (time.Time, error) {
-	if d, ok := parseAge(s); ok {
-		return f.Now().Add(-d), nil
+// or 7d, or a time. Times without an offset are in zone. It returns the zero time for an empty value.
+func (f *Factory) ParseBeginning(flag, s string, zone *time.Location) (time.Time, error) {
+	if d, err := task.ParseDuration(flag, s); err == nil && d >= 0 {
+		return f.Now().Add(-d.Std()), nil
 	}
 
-	t, err := ParseTime(flag, s, f.Zone(output.ReaderZone))
+	t, err := ParseTime(flag, s, zone)
 	if err != nil {
-		return t, failure.Usage("--%s %s: use a duration such as 15m or 7d, or a time such as 2027-03-28T01:30:00Z", flag, task.Quote(s))
+		return t, failure.Usage("--%s %s: use a duration such as 15m or 7d, or a time such as 2027-03-28 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
 	}
 
 	return t, nil
+}
+
+// DurationVar declares a flag with a duration as task.ParseDuration reads it.
+func DurationVar(flags *pflag.FlagSet, to *time.Duration, name string, standard time.Duration, usage string) {
+	*to = standard
+	flags.Var((*durationValue)(to), name, usage)
+}
+
+// durationValue is the value of a flag that is a duration.
+type durationValue task.Duration
+
+func (v *durationValue) String() string { return task.Duration(*v).String() }
+
+func (v *durationValue) Type() string { return "duration" }
+
+func (v *durationValue) Set(text string) error {
+	d, err := task.ParseDuration("", text)
+	if err == nil {
+		*v = durationValue(d)
+	}
+
+	return err
 }
 
 // ParseLabels parses the values of a flag that sets labels: KEY=VALUE, or several of these separated by commas.

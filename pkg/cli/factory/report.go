@@ -248,10 +248,6 @@ func badValue(err error) *failure.Error {
 	switch kind := flag.Value.Type(); {
 	case errors.As(bad.Unwrap(), &field):
 		e.Message = "--" + flag.Name + ": " + field.Message
-	case kind == "duration":
-		if _, err := task.ParseDuration("--"+flag.Name, value); err != nil {
-			e.Message = err.Error()
-		}
 	case kind == "int" || kind == "int64":
 		e.Message = fmt.Sprintf("--%s: %s is not a whole number", flag.Name, task.Quote(value))
 	case kind == "bool":

@@ -49,7 +49,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&o.span, "for", 24*time.Hour, "look ahead for this `DURATION`, at most 24h")
+	factory.DurationVar(flags, &o.span, "for", 24*time.Hour, "look ahead for this `DURATION`, at most 24h")
 	flags.StringVarP(&o.selector, "selector", "l", "", "only tasks whose labels match this `SELECTOR` (see help selectors)")
 	flags.IntVar(&o.peaks, "peaks", 5, "show the `N` busiest minutes, at most 20")
 	flags.StringVar(&o.minute, "minute", "", "also show what makes the minute at this `TIME`, such as 03:00")

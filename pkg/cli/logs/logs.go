@@ -108,19 +108,10 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *logFlags) error {
 		return err
 	}
 
-	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
-		o.since = f.Now().Add(-d)
-		return nil
-	}
+	var err error
+	o.since, err = f.ParseBeginning("since", o.sinceWord, f.Zone(output.ReaderZone))
 
-	t, err := factory.ParseTime("since", o.sinceWord, f.Zone(output.ReaderZone))
-	if err != nil {
-		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
-	}
-
-	o.since = t
-
-	return nil
+	return err
 }
 
 // Tasks contains the tasks and the single runs that a command line names.

@@ -40,7 +40,7 @@ func drainCommand(f *factory.Factory) *cobra.Command {
   carillon node drain -l zone=a --yes`,
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the nodes have no shards and run nothing")
-	cmd.Flags().DurationVar(&limit, "within", limit, "stop waiting after this `DURATION` and exit with 5")
+	factory.DurationVar(cmd.Flags(), &limit, "within", limit, "stop waiting after this `DURATION` and exit with 5")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if limit <= 0 {
 			return failure.Usage("--within %s: must be more than 0", limit)

@@ -64,10 +64,10 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	if out.States, err = readStates(r.States, task.States()); err != nil {
 		return out, err
 	}
-	if out.Since, err = parseAgo(f, "since", r.Since, zone); err != nil {
+	if out.Since, err = f.ParseBeginning("since", r.Since, zone); err != nil {
 		return out, err
 	}
-	if out.Until, err = parseAgo(f, "until", r.Until, zone); err != nil {
+	if out.Until, err = f.ParseBeginning("until", r.Until, zone); err != nil {
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
@@ -75,20 +75,6 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	}
 
 	return out, nil
-}
-
-// parseAgo parses a time, or a duration before now. It returns the zero time for "".
-func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return f.Now().Add(-d), nil
-	}
-
-	t, err := factory.ParseTime(flag, text, zone)
-	if err != nil {
-		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
-	}
-
-	return t, nil
 }
 
 // listOptions contains the flags of "carillon run list".

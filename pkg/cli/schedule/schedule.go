@@ -43,7 +43,7 @@ func (f *timingFlags) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both")
 	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this `TIME`")
 	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this `TIME`")
-	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "delay each tick by up to this `DURATION`")
+	factory.DurationVar(cmd.Flags(), &f.jitter, "jitter", 0, "delay each tick by up to this `DURATION`")
 	cmd.Flags().StringVar(&f.name, "name", "", "`NAME` of the task, which determines the values of H")
 	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)

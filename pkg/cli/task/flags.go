@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/cli/complete"
-	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -235,7 +234,7 @@ func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
 	}
 	if t.name == "ledger" || t.name == "keep-for" {
 		// A document has hours, not days. The server explains what is wrong with other texts.
-		if d, invalid := factory.ParseDays(t.name, s); invalid == nil {
+		if d, invalid := task.ParseDuration(t.name, s); invalid == nil {
 			return d.String(), err
 		}
 	}

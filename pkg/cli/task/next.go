@@ -62,7 +62,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	flags.IntVar(&u.count, "count", usualCount, "show at most `N` ticks")
 	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME` (default now)")
 	flags.StringVar(&u.until, "until", "", "show no ticks after this `TIME`, or after the next occurrence of a time of day")
-	flags.DurationVar(&u.span, "for", 0, "show ticks within this `DURATION` from now, or from --from")
+	factory.DurationVar(flags, &u.span, "for", 0, "show ticks within this `DURATION` from now, or from --from")
 	flags.BoolVar(&u.failing, "failing", false, "show only tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if u.span < 0 || u.span == 0 && flags.Changed("for") {

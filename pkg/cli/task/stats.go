@@ -45,7 +45,7 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		from, err := f.ParseBeginning("since", since)
+		from, err := f.ParseBeginning("since", since, f.Zone(output.ReaderZone))
 		if err != nil {
 			return err
 		}

@@ -54,8 +54,8 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 		return request, nil
 	}
 
-	if d, err := time.ParseDuration(text); err == nil {
-		if request.For = task.Duration(d); request.For < task.Duration(time.Second) || request.For > task.MaxTimeout {
+	if d, err := task.ParseDuration("until", text); err == nil {
+		if request.For = d; request.For < task.Duration(time.Second) || request.For > task.MaxTimeout {
 			return request, failure.Usage("--until: %s must be between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
 		return request, nil

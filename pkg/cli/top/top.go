@@ -36,8 +36,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&once, "once", false, "print the dashboard once and exit")
-	flags.DurationVar(&ahead, "ahead", 10*time.Minute, "show ticks within this `DURATION`, at most 24h")
-	flags.DurationVar(&every, "every", time.Second, "refresh at this interval, a `DURATION` of at least 500ms")
+	factory.DurationVar(flags, &ahead, "ahead", 10*time.Minute, "show ticks within this `DURATION`, at most 24h")
+	factory.DurationVar(flags, &every, "every", time.Second, "refresh at this interval, a `DURATION` of at least 500ms")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ahead <= 0 || ahead > 24*time.Hour:

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -281,7 +280,8 @@ func parseSpanTerm(t *queryTerm, w queryWord, most time.Duration, others string)
 		return task.Invalid(task.CodeRequired, "", "a duration is missing: use %s:<1h, %s:>1h%s", t.key, t.key, others)
 	}
 
-	d, ok := parseSpan(rest.text)
+	d, err := task.ParseDuration("", rest.text)
+	ok := err == nil && d >= 0
 	switch {
 	case !ok && found:
 		return task.Invalid(task.CodeBadDuration, "", "%s is not a duration, such as 90s, 10m, 1h30m or 2d", task.Quote(rest.text))
@@ -292,48 +292,17 @@ func parseSpanTerm(t *queryTerm, w queryWord, most time.Duration, others string)
 		}
 		return task.Invalid(task.CodeBadValue, "", "%s is not a comparison: use %s:<1h, %s:>1h%s%s", task.Quote(rest.text), t.key, t.key, others, near)
 	case op == opEqual:
-		return task.Invalid(task.CodeBadValue, "", "a duration is compared with < or >; did you mean %s:<%s?", t.key, formatSpan(d.Milliseconds()))
-	case d > most:
+		return task.Invalid(task.CodeBadValue, "", "a duration is compared with < or >; did you mean %s:<%s?", t.key, formatSpan(d.Std().Milliseconds()))
+	case d.Std() > most:
 		return task.Invalid(task.CodeOutOfRange, "", "%s is greater than %s", task.Quote(rest.text), formatSpan(most.Milliseconds()))
 	}
 
-	t.form, t.compare, t.amount = formCompare, op, d.Milliseconds()
+	t.form, t.compare, t.amount = formCompare, op, d.Std().Milliseconds()
 
 	return nil
 }
 
-// spanForm matches a duration with days or weeks at its beginning, which Go's durations do not have.
-var spanForm = regexp.MustCompile(`^(?:([0-9]{1,5})w)?(?:([0-9]{1,5})d)?(.*)$`)
-
-// parseSpan parses a duration that is not negative.
-func parseSpan(text string) (time.Duration, bool) {
-	const day = 24 * time.Hour
-
-	m := spanForm.FindStringSubmatch(text)
-	if m == nil || text == "" {
-		return 0, false
-	}
-
-	weeks, _ := strconv.Atoi("0" + m[1])
-	days, _ := strconv.Atoi("0" + m[2])
-	d := time.Duration(weeks)*7*day + time.Duration(days)*day
-
-	if m[3] == "" {
-		return d, d >= 0
-	}
-	if strings.IndexByte("+-", m[3][0]) >= 0 {
-		return 0, false
-	}
-
-	rest, err := time.ParseDuration(m[3])
-	if err != nil || d < 0 || d+rest < d {
-		return 0, false
-	}
-
-	return d + rest, true
-}
-
-// formatSpan formats milliseconds so that parseSpan reads them.
+// formatSpan formats milliseconds so that task.ParseDuration reads them.
 func formatSpan(ms int64) string {
 	const day = 24 * 60 * 60 * 1000
 

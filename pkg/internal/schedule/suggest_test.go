@@ -40,7 +40,7 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		"5":                    "",
 		"@every 10 secs":       "@every 10s",
 		"@every 5min":          "5m",
-		"@every 1d":            "24h",
+		"@every 1day":          "24h",
 		"@in 5 minutes":        "@in 5m",
 		"2026-12-24T18:00:00Z": "@at 2026-12-24T18:00:00Z",
 	} {

@@ -153,8 +153,8 @@ func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
 	}, Examples: []any{"30 2 * * *", "@every 90s", "@daily", "0 9 * * MON-FRI", "H * * * *", "@manual", []string{"0 9 * * *", "0 18 * * *"}}}
 }
 
-// durationPattern matches what time.ParseDuration accepts.
-const durationPattern = `^[-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+// durationPattern matches what task.ParseDuration accepts.
+const durationPattern = `^([-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)|([0-9]{1,6}w([0-9]{1,6}d)?|[0-9]{1,6}d)(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$`
 
 // Schema describes task.Duration.
 func (durationDoc) Schema(huma.Registry) *huma.Schema {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -109,16 +108,9 @@ func loadEvents(ctx context.Context, r *Request) (any, error) {
 
 // eventSpan reads how far to look back: a duration, or a time, as in the CLI.
 func eventSpan(since string, r *Request) (time.Duration, error) {
-	if d, err := time.ParseDuration(since); err == nil && d > 0 {
-		return d, nil
-	}
+	at, err := parseSince(r, since)
 
-	moment, err := schedule.ReadLocal(since, r.Zone("").String())
-	if err != nil || len(moment.Instants) == 0 {
-		return 0, task.Invalid(task.CodeBadValue, "since", "%s: use a duration such as 15m, or a time such as 2026-11-20T22:00", task.Quote(since))
-	}
-
-	return max(r.Now.Sub(moment.Instants[0]), time.Second), nil
+	return max(r.Now.Sub(at), time.Second), err
 }
 
 // latestEvents are events of the last span, the oldest first.
@@ -224,7 +216,7 @@ func readEvents(ctx context.Context, r *Request, o client.EventOptions) (client.
 
 // sinceText says how far the list goes back: "in the last 15m", "since 2026-11-20".
 func sinceText(since string) string {
-	if _, err := time.ParseDuration(since); err == nil {
+	if _, err := task.ParseDuration("since", since); err == nil {
 		return "in the last " + since
 	}
 	return "since " + since

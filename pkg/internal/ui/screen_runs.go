@@ -143,13 +143,8 @@ func parseSince(r *Request, text string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.Atoi(days); err == nil && n > 0 && n < 10_000 {
-			return r.Now.AddDate(0, 0, -n), nil
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return r.Now.Add(-d), nil
+	if d, err := task.ParseDuration("since", text); err == nil && d > 0 {
+		return r.Now.Add(-d.Std()), nil
 	}
 
 	at, err := manifest.Instant("since", text, r.Zone("").String())

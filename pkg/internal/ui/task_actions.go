@@ -77,8 +77,8 @@ func pauseRequest(r *Request, timezone string) (client.PauseRequest, error) {
 		return request, nil
 	}
 
-	if d, err := time.ParseDuration(text); err == nil {
-		if request.For = task.Duration(d); request.For < task.Duration(time.Second) || request.For > task.MaxTimeout {
+	if d, err := task.ParseDuration(field, text); err == nil {
+		if request.For = d; request.For < task.Duration(time.Second) || request.For > task.MaxTimeout {
 			return request, task.Invalid(task.CodeOutOfRange, field, "%s must be between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
 		return request, nil

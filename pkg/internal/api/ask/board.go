@@ -80,11 +80,11 @@ const (
 
 // UnmarshalText parses a span.
 func (b *boardSpan) UnmarshalText(text []byte) error {
-	span, err := time.ParseDuration(string(text))
+	span, err := task.ParseDuration("", string(text))
 	if err != nil {
-		return task.Invalid(task.CodeBadValue, "", "%s is not a duration such as 10m", task.Quote(string(text)))
+		return err
 	}
-	if span < minBoardSpan || span > maxBoardSpan {
+	if span.Std() < minBoardSpan || span.Std() > maxBoardSpan {
 		return task.Invalid(task.CodeOutOfRange, "", "%s is not between 1ms and 24h", text)
 	}
 

@@ -219,8 +219,8 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	case "@manual":
 		return neverTicks{}, len(words) == 1
 	case "@every":
-		d, err := time.ParseDuration(words[len(words)-1])
-		return fixedPeriod{anchor, d.Milliseconds()}, err == nil && d >= time.Millisecond && len(words) == 2
+		d, err := task.ParseDuration("", words[len(words)-1])
+		return fixedPeriod{anchor, d.Std().Milliseconds()}, err == nil && d.Std() >= time.Millisecond && len(words) == 2
 	case "@at":
 		at, err := time.Parse(time.RFC3339Nano, words[len(words)-1])
 		return onceAt(at.UnixMilli()), err == nil && len(words) == 2
@@ -254,7 +254,7 @@ func completionPeriod(e task.Entry) (time.Duration, bool) {
 		return 0, false
 	}
 
-	d, err := time.ParseDuration(words[1])
+	d, err := task.ParseDuration("", words[1])
 
-	return d, err == nil && d >= time.Millisecond
+	return d.Std(), err == nil && d.Std() >= time.Millisecond
 }
