@@ -25,7 +25,7 @@ const (
 // targetQueue holds the HTTP attempts that are ready, and decides which of them start. It is a pure data structure:
 // without clock and goroutines.
 //
-// Slots. All attempts share a number of slots, of which an eighth is reserved for targets that hold none. A target, which
+// Slots. All attempts share a number of slots. An eighth of them is reserved for targets that hold none. A target, which
 // is a scheme, host and port, takes another slot only while it holds fewer slots than the limit of the attempt, and fewer
 // than are free without the reserve. So k targets that do not answer leave slots/(k+1) free once the attempts that
 // they had before have ended, and a part of the reserve at once. An attempt that waits for its target holds no slot and

@@ -181,7 +181,7 @@ func (g *Client) SetRenewal(id int, at time.Duration) {
 }
 
 // remoteCounts contains, for each session and each Silence, the number of HTTP attempts in progress. An entry of a
-// session without attempts means that the guardian has not been told so yet.
+// session without attempts means that the guardian does not know of it yet.
 type remoteCounts map[int]map[time.Duration]int
 
 // shortestSilence returns the smallest Silence of the attempts of a session, and 0 if it has none.
@@ -207,7 +207,7 @@ type RemoteHandle struct {
 // silence ago. The attempt may send something only after a Flush that returned nil. The caller must call Ended in any
 // case.
 //
-// The guardian is told about sessions, not about attempts, of which there may be thousands a second. One message
+// The daemon announces sessions, not attempts, because there may be thousands of attempts a second. One message
 // announces the first attempt of a session. It is withdrawn only at the next SetRenewal, if no attempt is left then.
 func (g *Client) AnnounceRemote(session int, silence time.Duration) *RemoteHandle {
 	if g == nil {

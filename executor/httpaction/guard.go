@@ -56,7 +56,7 @@ func newGuard(own func() []netip.AddrPort, etcd []string, resolver *net.Resolver
 	return g
 }
 
-// judge judges a connection to an address, of which host is the name in the URL. An error is a *policy.Refusal.
+// judge judges a connection to an address. host is its name in the URL. An error is a *policy.Refusal.
 func (g *guard) judge(ctx context.Context, at netip.AddrPort, host string, rules *policy.HTTP) error {
 	// The policy comes first: it refuses zones, so that none reaches the comparisons below.
 	if err := rules.Judge(at, host); err != nil {

@@ -238,7 +238,7 @@ func asLatin1(text string) (latin1, windows string) {
 	return l.String(), w.String()
 }
 
-// firstHalf marks the first half of a character outside of the basic plane. What follows it is no other text: "ÿ" has the
+// firstHalf marks the first half of a character outside of the basic plane. What follows it belongs to the same character: "ÿ" has the
 // same byte, but two bytes that make half a character do not follow it by accident.
 const firstHalf = 0xff
 

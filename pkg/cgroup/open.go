@@ -128,7 +128,7 @@ func (g *Groups) openHost(cfg Config) error {
 	return g.tryClone()
 }
 
-// makeDirs creates directories. Those that exist are no error, because two controllers may share one.
+// makeDirs creates directories. Directories that exist are not an error, because two controllers may share one.
 func (g *Groups) makeDirs(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
@@ -216,7 +216,7 @@ func removeTree(root string) error {
 		if err == nil && d.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // a directory that was removed meanwhile is no error
+		return nil // not an error if it was removed meanwhile
 	})
 
 	if err != nil {

@@ -139,7 +139,7 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 // CodeAlreadyEnded if the run has ended.
 //
 // While etcd is full, an active run is ended nevertheless, and the result is Unrecorded. The error has CodeNoSpace for a
-// queued run, and for a run with parts, of which it ends those that are active.
+// queued run, and for a run with parts: it ends those that are active.
 func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (Cancelled, error) {
 	var r Cancelled
 	err := s.postInto(ctx, namespace, name, id, "cancel", &r)

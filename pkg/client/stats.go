@@ -152,7 +152,7 @@ type LoadSecond struct {
 
 // LoadMaker is all tasks with the same schedule, with what they contribute to a minute.
 type LoadMaker struct {
-	Schedule string        `json:"schedule" doc:"The expressions. Tasks that have nothing but @at are counted together."`
+	Schedule string        `json:"schedule" doc:"The expressions. Tasks that have only @at are counted together."`
 	Timezone string        `json:"timezone"`
 	Jitter   task.Duration `json:"jitter,omitempty"`
 	Tasks    int           `json:"tasks" doc:"The number of tasks that may have a run in this minute."`

@@ -19,7 +19,7 @@ type QueryList[T any] struct {
 }
 
 // ListInfo describes a list that the owners of shards have answered. All fields are absent if the list was read from
-// etcd, which is the case if it is sorted by name and filters by nothing but namespace and name.
+// etcd, which is the case if it is sorted by name and filters only by namespace and name.
 type ListInfo struct {
 	Count      *int      `json:"count,omitempty" doc:"How many tasks match, on all pages together. Those of missing shards are not counted."`
 	AsOf       task.Time `json:"as_of,omitzero" doc:"The list contains all changes up to this time."`

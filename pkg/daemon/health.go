@@ -190,7 +190,7 @@ func (n *Node) sessionOfOwner() (kv.Fence, bool) {
 // peerCluster implements peerprobe.Cluster.
 type peerCluster struct{ *store.Store }
 
-// RevokeLeases revokes the leases of another node. A lease that does not exist any more is no error.
+// RevokeLeases revokes the leases of another node. A lease that no longer exists is not an error.
 func (c peerCluster) RevokeLeases(ctx context.Context, leases []string) error {
 	var errs []error
 	for _, l := range leases {
@@ -226,7 +226,7 @@ type shardWorkers interface {
 
 // stallMonitor restarts stalled workers, and releases the node's shards if all
 // of them stall. It checks only after announcements that etcd has accepted for
-// some time, because an unavailable etcd is no reason to move shards. One goroutine owns it.
+// some time, because an unavailable etcd is not a reason to move shards. One goroutine owns it.
 type stallMonitor struct {
 	workers     shardWorkers
 	env         Environment

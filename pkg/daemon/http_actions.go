@@ -114,7 +114,7 @@ type httpRules struct {
 	read  func() (*policy.Policy, error) // nil: the node has no policy
 
 	mu    sync.Mutex
-	from  *policy.Policy // the policy of which rules is the result
+	from  *policy.Policy // the policy from which rules was computed
 	rules *httpaction.Rules
 }
 

@@ -97,7 +97,7 @@ func (f *freezes) knownFreezes() (*task.Freezes, int64) {
 
 // followFreezes updates the scheduler's view of the freezes and wakes the workers
 // when they change, because waiting runs may continue. The executor follows them separately,
-// anew with each session.
+// again with each session.
 func (n *Node) followFreezes(ctx context.Context) error {
 	return n.store.FollowFreezes(ctx, time.Minute, func(r store.FreezeRecord) error {
 		before := n.freezes.is.Swap(&r)

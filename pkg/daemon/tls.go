@@ -224,7 +224,7 @@ func (c *Config) securityOf() (s certSources, err error) {
 }
 
 // validateCertificate returns an error for a certificate that other nodes would reject. An expired certificate
-// is no error, because tasks fire without the API, and certExpiryMonitor logs it.
+// is not an error, because tasks fire without the API, and certExpiryMonitor logs it.
 func (c *Config) validateCertificate(s certSources) error {
 	if c.servesTLS() {
 		// The certificate must be valid for the host at which other nodes reach this one, if that is known.

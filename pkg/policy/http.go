@@ -30,7 +30,7 @@ type HTTP struct {
 // defaultDeny is the value of HTTP.Default.
 const defaultDeny = "deny"
 
-// neverAllowed are addresses that no entry can allow. They give their clients credentials, or they are no targets.
+// neverAllowed are addresses that no entry can allow. They give their clients credentials, or they are not targets.
 var neverAllowed = []struct {
 	prefix netip.Prefix
 	what   string
@@ -66,7 +66,7 @@ var (
 	v4Translated   = netip.MustParsePrefix("::ffff:0:0:0/96")
 )
 
-// Judge judges a connection to an address, of which host is the name or the address in the URL. A nil HTTP has no
+// Judge judges a connection to an address. host is the name or the address in the URL. A nil HTTP has no
 // entries. An error is a *Refusal.
 func (h *HTTP) Judge(addr netip.AddrPort, host string) error {
 	if h == nil {

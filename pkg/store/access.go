@@ -23,7 +23,7 @@ import (
 // holder compares that its token exists. They put a key of their own instead
 // (record.AccessKeys.TokenChanges), which no write compares, so that a node can tell with two
 // keys whether its copy of all access records is current. A token can be revoked in a full etcd,
-// which accepts nothing but deletions: its deletion deletes that key, too.
+// which accepts only deletions: its deletion deletes that key, too.
 //
 // The writes never share a request with others: all writes of the API compare the fence.
 type Access struct{ *conn }

@@ -19,7 +19,7 @@ import (
 type NewSession struct {
 	Token record.Token
 	// Remove are the ids of other sessions or links that the same transaction deletes, because they have ended or because
-	// there are too many. It is no error if one of them is gone.
+	// there are too many. It is not an error if one of them is gone.
 	Remove []string
 }
 

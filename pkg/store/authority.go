@@ -40,7 +40,7 @@ type Proof struct {
 	// revision of its key.
 	Token        string
 	TokenCreated int64
-	// Parent is the id of the token with which the caller's session was created, "" if the caller's token is no session,
+	// Parent is the id of the token with which the caller's session was created, "" if the caller's token is not a session,
 	// and ParentCreated the create revision of its key.
 	Parent        string
 	ParentCreated int64

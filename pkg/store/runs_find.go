@@ -25,7 +25,7 @@ const (
 )
 
 // FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with idPrefix, at one revision. It
-// returns no parts, and at most most runs. When it has found so many, it does not search for more.
+// returns no parts, and at most most runs. When it has found that many, it stops.
 //
 // It reads the keys of all inboxes and of every shard, without their values. Where the runs are many, it reads only those
 // of each task that begin with idPrefix. So the cost depends on the numbers of active runs, shards and tasks, and not on how
@@ -72,7 +72,7 @@ func (f *runSearch) add(ref record.Ref, id string) {
 	f.refs, f.ids = append(f.refs, ref), append(f.ids, id)
 }
 
-// addKey adds the run of a key in a queue or a history. A late result is no run.
+// addKey adds the run of a key in a queue or a history. A late result is not a run.
 func (f *runSearch) addKey(key string) {
 	if k, ok := f.keys.ParseShard(key); ok && !k.Late {
 		f.add(k.Ref, k.Run)

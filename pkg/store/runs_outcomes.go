@@ -24,7 +24,7 @@ type Outcome struct {
 
 	// Failing: the task has a dead run whose create revision is above that of its last success.
 	Failing bool
-	// Waits: a run waits in the queue. A run whose parts have begun does not wait, and parts are no runs of their own.
+	// Waits: a run waits in the queue. A run whose parts have begun does not wait, and parts are not separate runs.
 	Waits bool
 	// UnderWay holds the runs whose parts have begun. It may be incomplete if hundreds of runs wait.
 	UnderWay []string
@@ -336,7 +336,7 @@ func (s Runs) readQueues(ctx context.Context, readings []outcomeReading, rev int
 	}
 }
 
-// addQueued adds some records of a queue to an outcome. It returns how many of them are no parts.
+// addQueued adds some records of a queue to an outcome. It returns how many of them are not parts.
 func (s Runs) addQueued(o *outcomeReading, page []*mvccpb.KeyValue) (runs int) {
 	for _, e := range page {
 		k, ok := s.keys.ParseShard(string(e.Key))

@@ -112,7 +112,7 @@ type AuditRecord struct {
 	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read; of a read that another node has forwarded: forwarded, in addition to the record of that node."`
 	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
-	Gap         *AuditGap     `json:"gap,omitempty" doc:"Of the operation audit-gap, which is no request: audit records that were removed from etcd. subject is whose they were, and time that of the newest of them."`
+	Gap         *AuditGap     `json:"gap,omitempty" doc:"Of the operation audit-gap, which is not a request: audit records that were removed from etcd. subject is whose they were, and time that of the newest of them."`
 }
 
 // AuditGap says which audit records were removed from etcd. There is one for all records that were too old, and one for each

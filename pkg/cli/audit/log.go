@@ -271,7 +271,7 @@ func valueText(v any) string {
 	return strings.Join(wording.ValueLines(v), " ")
 }
 
-// ruleText formats a rule of a role as role create --rule takes it; "" if the value is none.
+// ruleText formats a rule of a role as role create --rule takes it; "" if the value is not a rule.
 func ruleText(v any) string {
 	if _, isObject := v.(map[string]any); !isObject {
 		return ""

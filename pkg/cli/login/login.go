@@ -208,7 +208,7 @@ func signIn(ctx context.Context, f *factory.Factory, provider string) (string, e
 		return "", err
 	}
 
-	cfg.ReadOnly, cfg.Confidential = false, true // a login is no change of tasks, and the answer has the secret of the session
+	cfg.ReadOnly, cfg.Confidential = false, true // a login does not change tasks, and the answer has the secret of the session
 	c, err := client.New(cfg)
 	if err != nil {
 		return "", err
@@ -345,7 +345,7 @@ func logout(ctx context.Context, f *factory.Factory) error {
 	return nil
 }
 
-// endSession ends the session whose secret a context has. If the token of the context is no session, it returns the token.
+// endSession ends the session whose secret a context has. If the token of the context is not a session, it returns the token.
 // A token that is no longer accepted needs nothing.
 func endSession(ctx context.Context, f *factory.Factory, s *settings.Settings) (kept *task.Token, err error) {
 	if s.Token == "" {
@@ -357,7 +357,7 @@ func endSession(ctx context.Context, f *factory.Factory, s *settings.Settings) (
 		return nil, err
 	}
 
-	cfg.Server, cfg.ReadOnly = s.Server, false // the token is not sent to another server, and a logout is no change of tasks
+	cfg.Server, cfg.ReadOnly = s.Server, false // the token is not sent to another server, and a logout does not change tasks
 	c, err := client.New(cfg)
 	if err != nil {
 		return nil, err

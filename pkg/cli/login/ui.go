@@ -24,7 +24,7 @@ import (
 // loginURL is a login link as programs get it.
 type loginURL struct {
 	URL   string     `json:"url"`
-	Until *task.Time `json:"until,omitempty"` // nil if it is no link, but the page on which to sign in
+	Until *task.Time `json:"until,omitempty"` // nil if it is the page on which to sign in, not a link
 }
 
 // UICommand returns "carillon ui".

@@ -286,7 +286,7 @@ func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string 
 	return words
 }
 
-// namedTicks lists the ticks of an hour of which it is known that they did not succeed.
+// namedTicks lists the ticks of an hour that are known to have failed, or not to have run.
 func namedTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
 	words := make([]string, len(l.Named))
 	for i, tick := range l.Named {

@@ -34,7 +34,7 @@ const (
 	gapsAtOnce = 20
 	// tokenAge is how long a token is kept after it has expired, so that lists and audit records still explain it.
 	tokenAge = 30 * 24 * time.Hour
-	// sessionAge is tokenAge for sessions and login links, of which there are many. It is longer than the clocks of two
+	// sessionAge is tokenAge for sessions and login links, because there are many of them. It is longer than the clocks of two
 	// nodes can differ.
 	sessionAge = time.Hour
 	// tokensEvery is the interval at which the leader removes expired tokens. It removes at most tokensMost of them at a

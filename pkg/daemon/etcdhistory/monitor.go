@@ -157,7 +157,7 @@ func (h *Monitor) checkEtcd(ctx context.Context) error {
 //   - ErrNewHistory, if the epoch is higher than that of the node. The new epoch is stored when the node starts over.
 //   - An error that says which cluster etcd contains, if that is another one.
 //
-// An epoch that is lower proves that etcd was restored. That is no error: the node becomes ineligible, and it has to
+// An epoch that is lower proves that etcd was restored. That is not an error: the node becomes ineligible, and it has to
 // join to announce this to the others.
 func (h *Monitor) CheckRecord(c task.Cluster) error {
 	cluster, epoch, _ := h.cfg.State.History()

@@ -95,7 +95,7 @@ func Listen(path string, users Administrators) (net.Listener, error) {
 func replaceSocket(path string, users Administrators) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("listen unix %s: there is a file that is no socket", path)
+			return nil, fmt.Errorf("listen unix %s: a file exists there that is not a socket", path)
 		}
 
 		// A process without the lock may listen, such as the service manager. If the dial succeeds, leave it alone.

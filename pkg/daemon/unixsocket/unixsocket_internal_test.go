@@ -115,7 +115,7 @@ func TestListen_DoesNotRemoveAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("listens in place of a file: %v", err)
 	}
 

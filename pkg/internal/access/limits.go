@@ -133,10 +133,10 @@ func JoinSelector(n *task.Namespace, selector string) string {
 
 // NeedsOfChange returns what a change of a task needs, whichever request makes it: the change
 // decides, not the route. before is nil if the task is created, after if it is deleted. The
-// needs are none if nothing changes.
+// needs is empty if nothing changes.
 //
 //   - A new task needs create; a deletion needs delete.
-//   - A change of nothing but the pause needs pause; any other needs update, and pause too if
+//   - A change of only the pause needs pause; any other needs update, and pause too if
 //     the pause changes as well.
 //   - Labels are judged before and after, so that nobody moves a task into or out of what the
 //     labels of a binding reach.

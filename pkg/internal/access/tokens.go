@@ -45,7 +45,7 @@ func checkTokenKind(token *task.Token) error {
 }
 
 // TokenProblem returns why the token of a caller is not accepted now; "" if it is. A session and a login link are accepted
-// only while their parent is, by the same records: a token of the same subject that is no session itself, and that existed
+// only while their parent is, by the same records: a token of the same subject that is not a session itself, and that existed
 // when they were created. The subject of the token may be disabled all the same.
 func (t *Table) TokenProblem(c Caller, now time.Time) string {
 	token := t.tokens.get(c.Token)

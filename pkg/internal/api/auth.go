@@ -55,7 +55,7 @@ func (s *server) findCaller(r *http.Request, takesLink bool) (httpapi.Caller, er
 	if values := r.Header.Values("Authorization"); len(values) > 0 {
 		token, err := s.tokenOf(r, values, address)
 		if err == nil && token.Kind == task.TokenKindLink && !takesLink {
-			err = unauthorized("a login link is no token: open it in a browser")
+			err = unauthorized("a login link is not a token: open it in a browser")
 		}
 
 		return httpapi.Caller{Who: token.Subject, Token: token.ID, Certificate: certificate, Address: address}, err
@@ -155,7 +155,7 @@ func addressOf(r *http.Request) string {
 }
 
 // certificateOf returns the name of a client certificate: its first URI, or else its common name. It returns "" if the
-// client sent none that was verified, and for the certificate of a node, which is no caller's.
+// client sent none that was verified, and for the certificate of a node, which does not identify a caller.
 func certificateOf(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return ""

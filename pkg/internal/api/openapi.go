@@ -162,7 +162,7 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 			Content: map[string]*huma.MediaType{httpapi.TypeJSON: {Schema: d.schemas.Schema(rt.DryAnswer, true, "")}}}
 	}
 
-	// An operation may list further statuses that are no errors, such as 206; they have the same content as the
+	// An operation may list further statuses that are not errors, such as 206; they have the same content as the
 	// normal answer.
 	for _, status := range rt.Problems() {
 		r := &huma.Response{Description: http.StatusText(status)}

@@ -249,7 +249,7 @@ func TestLoginLink_IsGoodForNothingElse(t *testing.T) {
 	l := w.link(token)
 
 	for _, c := range []struct{ method, path string }{{"GET", "/v1/whoami"}, {"GET", "/v1/tasks"}, {"POST", "/v1/sessions"}, {"POST", "/v1/login-links"}, {"DELETE", "/v1/sessions/current"}, {"GET", "/v1/nowhere"}} {
-		wantRefused(t, c.method+" "+c.path, w.as(l.Secret, c.method, c.path, ""), "a login link is no token")
+		wantRefused(t, c.method+" "+c.path, w.as(l.Secret, c.method, c.path, ""), "a login link is not a token")
 	}
 	wantStatus(t, "a token is no link", w.as(token, "POST", "/v1/login-links:use", ""), http.StatusForbidden, client.CodeForbidden)
 

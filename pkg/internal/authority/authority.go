@@ -474,8 +474,8 @@ func (k *Keeper) Await(ctx context.Context, is func(*View) bool) (*View, error) 
 }
 
 // A token's secret is carillon_ID_PART, where PART encodes tokenRandom random bytes and their
-// CRC-32. The checksum is no protection: it tells a mistyped or truncated secret, and other junk,
-// from one that is unknown, before anything is looked up. Secret scanners can use it, too.
+// CRC-32. The checksum is not for protection: it lets a node reject mistyped, truncated and other invalid secrets
+// before anything is looked up. Secret scanners can use it, too.
 const (
 	tokenMark   = "carillon"
 	tokenRandom = 20 // bytes: 160 bits

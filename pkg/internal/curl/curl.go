@@ -3,7 +3,7 @@
 // The command contains the values that the run had. It never contains a secret: each one is a shell variable that the
 // person sets. So it can be pasted into a terminal, a ticket or a chat.
 //
-// The package does no I/O and knows nothing of the node's policy: a request that a node refuses to send can still be
+// The package does no I/O and does not know the node's policy: a request that a node refuses to send can still be
 // written.
 package curl
 

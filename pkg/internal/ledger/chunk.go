@@ -20,7 +20,7 @@ const (
 	ChunkSize = 512
 
 	// MaxChunks is how many chunks a task keeps: some 96 KiB. Beyond that the oldest are deleted. It suffices for thirty days of
-	// a task at every second of which a tenth fails, and for task.MaxLedger if most days need no more than ChunkSize.
+	// a task that ticks every second and fails in a tenth of its runs, and for task.MaxLedger if most days need no more than ChunkSize.
 	MaxChunks = 96
 
 	// maxChunkBytes is the largest chunk that is read. What Fold writes is much smaller. All chunks of a task are read for each
@@ -101,7 +101,7 @@ func (c *Chunk) check() error {
 	return nil
 }
 
-// isTickYear reports whether ticks of a year are told of. With all offsets, times stay those that RFC 3339 can write.
+// isTickYear reports whether a ledger can contain ticks of a year. With all offsets, times stay those that RFC 3339 can write.
 func isTickYear(year int) bool { return 1970 <= year && year < 2200 }
 
 // Offset is a time in milliseconds since Chunk.From. It may be negative: a run that took long ends after those of later
@@ -166,7 +166,7 @@ var statesByLetter = func() map[string]task.State {
 	return m
 }()
 
-// last returns the last tick of an exception, which is the first one if it is no range.
+// last returns the last tick of an exception, which is also the first one if it is not a range.
 func (e *Exception) last() Offset {
 	if e.Count > 1 {
 		return e.Last

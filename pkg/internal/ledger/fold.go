@@ -518,7 +518,7 @@ func (h *Hour) hide(first, last Offset) {
 	h.HiddenFirst, h.HiddenLast = min(h.HiddenFirst, first), max(h.HiddenLast, last)
 }
 
-// markLate marks the entry of a run of which a late result came. It returns false if there is no such entry.
+// markLate marks the entry of a run that has a late result. It returns false if there is no such entry.
 func (f *folder) markLate(id string) bool {
 	for i := range slices.Backward(f.chunks) {
 		c := &f.chunks[i]

@@ -28,7 +28,7 @@ type Query struct {
 	MinRevisions map[int]int64
 	// Runs, if set, asks for runs of the tasks instead of places and counts. The filter must have no conditions.
 	Runs *RunsRange
-	// Splits, if not 0, asks for the names of one in so many tasks, instead of places and counts.
+	// Splits, if not 0, asks for every n-th name, instead of places and counts.
 	Splits int
 	// Board, if set, asks for what a board shows of the tasks, instead of places and counts.
 	Board *BoardRange

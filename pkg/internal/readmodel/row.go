@@ -196,7 +196,7 @@ func (r *Runs) AddWaiting(q WaitingRun) {
 	r.reasons[i].Runs++
 }
 
-// AddWaitingPart adds a part that waits, to the list only: it is no run of its own, so it does not count.
+// AddWaitingPart adds a part that waits, to the list only. It is not a separate run, so it does not count.
 func (r *Runs) AddWaitingPart(q WaitingRun) { r.waiting = insertFirst(r.waiting, q, compareWaiting) }
 
 // insertFirst inserts an item into a sorted list of the first maxTaskRuns items. Most items come in order.

@@ -66,7 +66,7 @@ func (s *Stats) Add(r *task.Run) {
 
 	s.runs++
 	addTo(&s.outcomes, r.State, 1)
-	if n := r.CountedAttempt(); n > 1 { // attempts that were not sent are no retries
+	if n := r.CountedAttempt(); n > 1 { // attempts that were not sent do not count as retries
 		s.retried++
 		s.retries += n - 1
 	}
@@ -184,7 +184,7 @@ func quantilesOf(values []int64) *client.Quantiles {
 
 	slices.Sort(values)
 
-	// The smallest value that at least so many percent of the values do not exceed.
+	// The smallest value that at least this percentage of the values does not exceed.
 	rank := func(percent int) int64 { return values[(n*percent+99)/100-1] }
 
 	return &client.Quantiles{Count: n, P50MS: rank(50), P95MS: rank(95), P99MS: rank(99), MaxMS: values[n-1]}

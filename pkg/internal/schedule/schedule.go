@@ -61,7 +61,7 @@ type plan struct {
 	after  int64   // in ms: the period of @every … after completion, which cannot be combined; 0: none
 	zone   *zone
 	policy policy // what cron expressions do at clock changes
-	text   string // the expressions as written; "": nothing but @at
+	text   string // the expressions as written; "": only @at
 
 	first, last int64 // in ms; ticks lie between them, both inclusive
 	jitter      int64 // in ms; 0: none

@@ -43,7 +43,7 @@ func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, e
 }
 
 // Upcoming returns the next ticks later than from, up to count of them. uid is the uid of the task, or "" if there
-// is no task. Then Due is zero.
+// is not a task. Then Due is zero.
 func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence {
 	list := []Occurrence{}
 	for len(list) < count {
@@ -85,7 +85,7 @@ func (s *Schedule) tickNote(tick time.Time) string {
 
 const minuteMS = 60_000
 
-// Text returns the expressions as they were written, separated by commas. A schedule of nothing but @at, which a task
+// Text returns the expressions as they were written, separated by commas. A schedule of only @at, which a task
 // rarely shares with another, has the text "@at".
 func (s *Schedule) Text() string {
 	if s.OnlyAt() {
@@ -94,13 +94,13 @@ func (s *Schedule) Text() string {
 	return s.plan.text
 }
 
-// OnlyAt reports whether the schedule has nothing but @at.
+// OnlyAt reports whether the schedule has only @at.
 func (s *Schedule) OnlyAt() bool { return s.plan.text == "" }
 
 // Jitter returns within which time after a tick it is due, at most.
 func (s *Schedule) Jitter() time.Duration { return time.Duration(s.plan.jitter) * time.Millisecond }
 
-// textOf returns the text of a plan. Plans of nothing but @at have none, because they are not shared.
+// textOf returns the text of a plan. Plans of only @at have none, because they are not shared.
 func textOf(exprs []string) string {
 	for _, text := range exprs {
 		if !strings.HasPrefix(strings.TrimSpace(text), "@at") {
@@ -167,7 +167,7 @@ func (s *Schedule) PerMinute(next, until int64, visit func(at int64, ticks int64
 	known.visitMinutes(next, until, visit)
 
 	if end := min(until, p.last+1); end > next {
-		// Without an anchor, the number of ticks in this time is known but for one of each period.
+		// Without an anchor, the number of ticks in this time is known, except for one tick of each period.
 		visit(next, countMultiples(end-next, p.every), end-next)
 	}
 
@@ -175,7 +175,7 @@ func (s *Schedule) PerMinute(next, until int64, visit func(at int64, ticks int64
 }
 
 // Within calls visit with the ticks of a task that may fall due in [from, until), one by one; next is its next tick. A tick
-// with a width is due evenly within that much time from at on, of which only a part may lie in [from, until).
+// with a width is due evenly within that much time from at on. Only a part of that time may lie in [from, until).
 //
 // As with PerMinute, the ticks of an @every that is combined with anything else are not known: then visit is called once
 // with all of them, and exact is false. Such a call begins at next and is longer than a day.

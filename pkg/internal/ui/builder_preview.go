@@ -194,7 +194,7 @@ func loadAt(r *Request, s task.Spec, load client.TaskLoad, tick task.Time) *minu
 		return m
 	}
 
-	// A minute that the task cannot move to is no help.
+	// Suggest only a minute that the task can move to.
 	when := task.At(load.From.Add(time.Duration(quiet) * time.Minute))
 	if use := atMinute(s.Schedule, when.In(loc).Minute()); use != "" {
 		m.Quiet, m.QuietRuns, m.Use = when, load.Runs[quiet], use

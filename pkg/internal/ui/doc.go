@@ -18,7 +18,7 @@
 // Each open tab has one stream of server-sent events, /ui/live?at=PATH. The node renders the live parts of a page at most
 // once a second while somebody watches it, and sends the parts that have changed to all viewers with the same rights:
 // viewers share a rendering only if they have the same access.Digest, and a rendering is used only if no access record
-// has changed while it was made. When the rights of a viewer change, its stream begins anew with the whole state.
+// has changed while it was made. When the rights of a viewer change, its stream starts over with the whole state.
 //
 // At most one message waits for each viewer. A viewer that is too slow for that gets the whole state next. While the API
 // cannot answer, for example because etcd is away, viewers keep what they see, with its age. A page that is opened then

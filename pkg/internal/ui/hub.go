@@ -293,7 +293,7 @@ func (w *watch) remove(v *viewer) (last bool) {
 }
 
 // refresh renders the page once and hands out what has changed. Viewers whose rights are no longer those of the watch are
-// told to begin anew, before the page is rendered and again afterwards.
+// asked to start over, before the page is rendered and again afterwards.
 func (w *watch) refresh() {
 	for _, agent := range w.checkViewers() {
 		data, state, err := w.renderAs(agent)
@@ -325,7 +325,7 @@ func (w *watch) isStopped() bool {
 	}
 }
 
-// checkViewers returns the viewers who still have the rights of the watch, and tells the others to begin anew.
+// checkViewers returns the viewers who still have the rights of the watch, and makes the others start over.
 func (w *watch) checkViewers() []*viewer {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -148,7 +148,7 @@ func (s *Server) serveViewer(r *http.Request, out *stream, v *viewer, polls bool
 	}
 }
 
-// follow sends what changes while the rights of the viewer do not. It reports whether the stream begins anew with other
+// follow sends what changes while the rights of the viewer do not. It reports whether the stream starts over with other
 // rights.
 func (s *Server) follow(r *http.Request, out *stream, v *viewer, beat <-chan time.Time, polls bool) (anew bool) {
 	beats := 0

@@ -318,7 +318,7 @@ func (s *Server) loginProviders(r *http.Request, next string) []Provider {
 }
 
 // beginOIDC sends the browser to a provider. It is a link and not a form: the Content Security Policy forbids that a form
-// leads to another site. It changes nothing but a cookie, so another site that leads a browser here only makes it begin a
+// leads to another site. It changes only a cookie, so another site that leads a browser here only makes it begin a
 // login of its own user.
 func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()

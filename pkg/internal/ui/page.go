@@ -221,7 +221,7 @@ func (s *Server) viewer(q *Request, who session) Viewer {
 	return v
 }
 
-// discard takes the answers of the lookup for paths that are no screen.
+// discard takes the answers of the lookup for paths that are not a screen.
 type discard struct{}
 
 func (discard) Header() http.Header         { return http.Header{} }

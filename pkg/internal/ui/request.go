@@ -242,7 +242,7 @@ type sharedCache[T any] struct {
 type sharedValue[T any] struct {
 	asked time.Time // guarded by the mutex of the cache
 
-	// turn holds an element while somebody uses the fields below. It is no mutex, because who waits for it may give up.
+	// turn holds an element while somebody uses the fields below. It is not a mutex, because a waiter may give up.
 	turn  chan struct{}
 	at    time.Time // zero: not read yet
 	value T

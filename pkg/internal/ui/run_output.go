@@ -41,7 +41,7 @@ type outputMessage struct {
 	Ended   bool         `json:"ended,omitempty"`   // the attempt has ended, and these are its last lines
 	Problem string       `json:"problem,omitempty"` // why there is no output, or no more
 	Kept    *string      `json:"kept,omitempty"`    // the lines are all that is kept: what to say about that
-	Last    bool         `json:"last,omitempty"`    // the lines are the end of output of which not all was stored
+	Last    bool         `json:"last,omitempty"`    // the lines are the end of output that was not stored completely
 	Lost    int64        `json:"lost,omitempty"`    // bytes before them that were not
 }
 

@@ -51,7 +51,7 @@ type Screen struct {
 type Part struct {
 	// Name is the name of the template, and the id of the element.
 	Name string
-	// Hold keeps the order of the rows: if rows come, go or move, the viewer is told how many, and sees them on request.
+	// Hold keeps the order of the rows: if rows come, go or move, the viewer sees how many, and the rows on request.
 	// Rows are the elements <tr id="…"> of the part. A row that changes is updated in any case.
 	Hold bool
 }

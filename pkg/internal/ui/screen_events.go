@@ -182,7 +182,7 @@ func (l latestEvents) continued(ctx context.Context, r *Request, o client.EventO
 	if err != nil {
 		return latestEvents{}, err
 	}
-	// There are too many to read them all, or the events have begun anew.
+	// There are too many to read them all, or the events have started over.
 	read := page.Items
 	if page.More || slices.ContainsFunc(read, func(e task.Event) bool { return e.Kind == task.EventGap }) {
 		return readLatestEvents(ctx, r, o, span)

@@ -127,7 +127,7 @@ func runOptions(r *Request) (client.RunListOptions, error) {
 	show := q.Get("show")
 	i := slices.IndexFunc(runKinds, func(f runKind) bool { return f.Name == show })
 	if i < 0 {
-		return o, task.Invalid(task.CodeBadValue, "show", "%s is no kind of runs", task.Quote(show))
+		return o, task.Invalid(task.CodeBadValue, "show", "%s is not a kind of runs", task.Quote(show))
 	}
 	o.States, o.Dead = runKinds[i].states, runKinds[i].dead
 

@@ -202,7 +202,7 @@ func (s *Server) refuseWithoutKey(w http.ResponseWriter, r *http.Request, err er
 	s.showProblem(w, r, p)
 }
 
-// strictTransport makes a browser use TLS for a year, however it is told to open the host.
+// strictTransport makes a browser use TLS for a year, whatever address of the host it opens.
 const strictTransport = "max-age=31536000"
 
 // isSecureOrigin reports whether a browser has opened the address of the setting ui_origin, which has TLS. Only such answers
@@ -272,7 +272,7 @@ func (s *Server) refuseOrigin(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// noPage answers a path that is no page.
+// noPage answers a path that is not a page.
 func (s *Server) noPage(w http.ResponseWriter, r *http.Request) {
 	if _, ok := s.sessionOf(r); !ok {
 		s.toLogin(w, r)

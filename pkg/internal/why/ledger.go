@@ -447,7 +447,7 @@ func (f *Facts) applyCauses(g *finding, l *task.LedgerLine) {
 	}
 }
 
-// applyUncertain describes what the ledger counts around a tick of which it does not show the outcome.
+// applyUncertain describes what the ledger counts around a tick whose outcome it does not show.
 func (f *Facts) applyUncertain(g *finding, all []version, lines []task.LedgerLine) {
 	l := &lines[0]
 	if i := slices.IndexFunc(lines, func(l task.LedgerLine) bool { return l.Kind != task.LedgerSucceeded }); i >= 0 {

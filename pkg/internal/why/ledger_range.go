@@ -159,7 +159,7 @@ func (w *answerer) countMixed(p *piece) {
 	}
 }
 
-// describeMixed returns the sentence about ticks of which only the outcomes are counted.
+// describeMixed returns the sentence about ticks whose outcomes are only counted.
 func (w *answerer) describeMixed(s *task.Stretch, counts tally) string {
 	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
 }
@@ -256,7 +256,7 @@ func (w *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
 }
 
 // notInSpan returns how many ticks of an interval have a record, or did not succeed according to the ledger. exact is false
-// if a line or a record counts ticks of which some may be outside.
+// if a line or a record also counts ticks that may be outside.
 func (f *Facts) notInSpan(i interval) (n int64, exact bool) {
 	exact = true
 	addGroup := func(where interval, count int64) {

@@ -170,7 +170,7 @@ func (w *answerer) lineAnswer(l task.LedgerLine) task.Answer {
 	return a
 }
 
-// ledgerAround describes what the ledger counts around an instant of which it is not known whether it was a tick. It
+// ledgerAround describes what the ledger counts around an instant that may or may not have been a tick. It
 // returns "" if there is nothing.
 func (w *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
 	for _, l := range w.ledgerLines(interval{at, at}) {

@@ -116,7 +116,7 @@ type piece struct {
 // pauses, the watermark, and now. Between two such times, ticks are counted and not listed, so a long range is
 // cheap.
 //
-// Each tick is counted once: by its own record, in a group of which some ticks cannot be computed (groupPieces), or as one of
+// Each tick is counted once: by its own record, in a group with ticks that cannot be computed (groupPieces), or as one of
 // the ticks of the schedule. Those of a block of the ledger form one piece, whatever is between
 // them: records, or a pause.
 func (w *answerer) splitRange(start, end time.Time) []piece {

@@ -380,7 +380,7 @@ func (s ringState) holds(place task.Place) bool {
 	return s.begun && !s.ended && !place.Before(s.floor)
 }
 
-// isNear reports whether the ring holds a place of which it is not about to lose the events: at most
+// isNear reports whether the ring holds a place, and is not about to lose the events after it: at most
 // half of the events that it keeps come after it.
 func (r *ring) isNear(place task.Place) bool {
 	r.mu.Lock()

@@ -16,7 +16,7 @@ type Reader struct {
 	counted bool     // it keeps the hub open
 	release func()   // releases the watch of its own; nil: it has none
 	told    bool     // apply has been called
-	taken   []*Event // the events of the last step, of which only the array is kept
+	taken   []*Event // the events of the last step; only the array is reused
 	apply   func(Batch) error
 }
 

@@ -38,7 +38,7 @@ type Question struct {
 	Limit     int                   `json:"limit,omitempty"`  // how many places to return, at most MaxLimit; 0: only counts
 	Load      *readmodel.LoadRange  `json:"load,omitempty"`   // the load of the tasks instead of places
 	Runs      *readmodel.RunsRange  `json:"runs,omitempty"`   // the newest runs of the tasks instead of places; nil: places
-	Splits    int                   `json:"splits,omitempty"` // the names of one in so many tasks instead of places; 0: places
+	Splits    int                   `json:"splits,omitempty"` // return every n-th name instead of places; 0: places
 	Board     *readmodel.BoardRange `json:"board,omitempty"`  // what a board shows of the tasks instead of places
 
 	// MinRevisions are, by shard, revisions that the answer must contain (see readmodel.Query). An Asker adds those of the

@@ -148,7 +148,7 @@ func updateSizes(former map[int]shardSize, answers map[string]readmodel.NodeAnsw
 const maxRecentAge = 30 * time.Second
 
 // RecentRuns returns the newest runs in the queues and the histories of the shards, as the owners remember them. It returns
-// false if it does not know them, because an owner does not answer or is far behind. q selects nothing but namespaces. Runs
+// false if it does not know them, because an owner does not answer or is far behind. q selects only namespaces. Runs
 // that were queued or have ended in the last moments may be missing, except for those that the caller has queued, and some
 // may be active or gone.
 func (a *Asker) RecentRuns(c *httpapi.Call, q Question) (readmodel.RecentRuns, bool) {

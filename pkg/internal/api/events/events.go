@@ -170,7 +170,7 @@ func requireSomeEvents(rights *httpapi.Rights) error {
 }
 
 // canSee reports whether the caller may see an event. It is asked for each event, so a right that ends takes effect at
-// once. Events of nodes need read on nodes, those of shards and of the cluster read on the cluster. A gap tells nothing but
+// once. Events of nodes need read on nodes, those of shards and of the cluster read on the cluster. A gap contains only
 // revisions, and a freeze of the whole cluster concerns every reader of a task.
 func canSee(rights *httpapi.Rights, e *task.Event) bool {
 	switch {

@@ -145,7 +145,7 @@ func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
 		return
 	}
 
-	// A client that leaves ends the context of its request, and with it what the request waits for. That is no failure.
+	// A client that leaves ends the context of its request, and with it what the request waits for. That is not a failure.
 	if errors.Is(f.cause, context.Canceled) && r.Context().Err() != nil {
 		return
 	}

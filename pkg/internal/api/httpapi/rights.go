@@ -491,7 +491,7 @@ func recordFirst(ctx context.Context, s *store.Store, r *Rights) error {
 	return err
 }
 
-// RecordLate keeps the audit record of something that was done although etcd is full, and that is no transaction. It is
+// RecordLate keeps the audit record of something that was done while etcd was full, and not in a transaction. It is
 // for what the caller was proved to be allowed to do.
 func (r *Rights) RecordLate(objects []task.AuditObject, outcome string) {
 	a := r.Record()

@@ -107,6 +107,6 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 const comingAbout = "Sorted by time. A paused task has no ticks before the end of its pause. " + ownersAbout
 
-const listAbout = "A page may have fewer items than its limit, or none, and still have a next page. A list that is sorted by name and filters by nothing but the namespace, names or a prefix of the name is read from etcd. For every other list: " + ownersAbout
+const listAbout = "A page may have fewer items than its limit, or none, and still have a next page. A list that is sorted by name and filters only by the namespace, names or a prefix of the name is read from etcd. For every other list: " + ownersAbout
 
 const ownersAbout = "The nodes that own the shards find the tasks. missing names the shards for which no node has answered within a second, and as_of is the time up to which the list contains all changes. Equal requests may get the same answer for a second. If the nodes cannot be asked, the last answer is repeated for up to ten minutes, with its time."

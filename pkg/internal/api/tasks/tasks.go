@@ -226,7 +226,7 @@ func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
 }
 
-// deleteTask serves DELETE. It compares revisions and decodes nothing but the uid and the generation, so it can
+// deleteTask serves DELETE. It compares revisions and decodes only the uid and the generation, so it can
 // also delete a task whose records are unreadable (G19).
 func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	c := newTaskWrite(request, q)

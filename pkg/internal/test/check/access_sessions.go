@@ -35,7 +35,7 @@ func faultOfParent(t *access.Table, token *task.Token, at time.Time) string {
 	case t.TokenCreated(token.Parent) >= t.TokenCreated(token.ID):
 		return fmt.Sprintf("the parent %s of its %s %s was created again after it", token.Parent, token.Kind, token.ID)
 	case parent.Subject != token.Subject || parent.Kind != task.TokenKindToken:
-		return fmt.Sprintf("the parent %s of its %s %s is no token of the same subject", token.Parent, token.Kind, token.ID)
+		return fmt.Sprintf("the parent %s of its %s %s is not a token of the same subject", token.Parent, token.Kind, token.ID)
 	case !parent.Until.IsZero() && !at.Before(parent.Until.Time):
 		return fmt.Sprintf("the parent %s of its %s %s had expired at %s", token.Parent, token.Kind, token.ID, formatTime(parent.Until.Time))
 	}
@@ -150,13 +150,13 @@ func faultOfLogin(t *access.Table, s *task.Token, a *task.AuditRecord) string {
 // sweepTokens is the operation of the audit records of tokens that a node deletes by itself.
 const sweepTokens = "sweep-tokens"
 
-// checkSweep judges the audit record of a node that deletes tokens by itself: it deletes nothing but tokens that had
+// checkSweep judges the audit record of a node that deletes tokens by itself: it deletes only tokens that had
 // expired, by the time of the record (G27).
 func (j *accessJudge) checkSweep(a *task.AuditRecord, key string, changes []objectChange) {
 	for _, o := range a.Objects {
 		i := slices.IndexFunc(changes, func(c objectChange) bool { return c.object == objectOf(o) })
 		if o.Kind != "token" || i < 0 || !changes[i].deleted {
-			j.addViolation("G27", key, "%s by %s lists %s, which is no deleted token", a.Operation, a.Subject, objectOf(o))
+			j.addViolation("G27", key, "%s by %s lists %s, which is not a deleted token", a.Operation, a.Subject, objectOf(o))
 			continue
 		}
 

@@ -280,7 +280,7 @@ func (j *requestJudge) checkUnsent(ch *runChange, r *runHistory, taken *inboxRec
 
 	switch {
 	case taken.Action.HTTP == nil:
-		breach("G9", "attempt %d is no request, and counts as not sent", taken.Attempt)
+		breach("G9", "attempt %d is not a request, and counts as not sent", taken.Attempt)
 	case taken.CancelRequested:
 		breach("G9", "attempt %d was cancelled, and is tried again", taken.Attempt)
 	case !isFree(taken, r.firstEnded, w.Unsent.Last):

@@ -48,7 +48,7 @@
 // The checker cannot see:
 //
 //   - Which process wrote a key. It infers the writer from the content: the owner that a run names, the instance
-//     that a run is for. A commit that writes nothing but a watermark names nobody. For such a commit the checker
+//     that a run is for. A commit that writes only a watermark names no writer. For such a commit the checker
 //     verifies that the owner key and the key of the owner's node existed, and that the first commit under a new
 //     fence or session opens the shard.
 //   - What a missed policy or a selector should have chosen. It verifies that each tick has one outcome. For the

@@ -18,7 +18,7 @@ import (
 //     became of them.
 //   - The written chunks name or count the tick of each deleted record, and all that the replaced chunks named or counted.
 //     They name nothing else.
-//   - A span of successes does not extend over a tick of the present schedule of which neither the ledger nor the history
+//   - A span of successes does not extend over a tick of the present schedule that neither the ledger nor the history
 //     tells.
 //   - The newest chunk says that records are deleted without being counted, and up to which tick older chunks or such
 //     records are gone.

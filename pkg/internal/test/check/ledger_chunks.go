@@ -382,12 +382,12 @@ func (j *ledgerJudge) checkOutcomes(t *taskHistory, trimmed []trimmedRecord, wri
 // period is a time from one tick to another, both inclusive, in ms.
 type period struct{ first, last int64 }
 
-// checkSpans checks that no span of successes shrinks, and that none extends over a tick of which neither the ledger nor the history tells.
+// checkSpans checks that no span of successes shrinks, and that none extends over a tick that neither the ledger nor the history contains.
 func (j *ledgerJudge) checkSpans(t *taskHistory, trimmed []trimmedRecord, written []writtenChunk) {
 	timing := j.timingForSpans(t)
 
 	for _, w := range written {
-		var parts []period // of which the spans consist
+		var parts []period // the periods of the spans
 		if w.before != nil {
 			for _, s := range w.before.Spans {
 				parts = append(parts, period{w.before.instant(s.First), w.before.instant(s.Last)})
@@ -440,7 +440,7 @@ func (j *ledgerJudge) checkSpan(t *taskHistory, timing *oracle.Timing, w written
 
 		if end != 0 && timing != nil && p.first > end {
 			if hole, found := j.unknownTick(t, timing, w, period{end, p.first}); found {
-				j.breachTask("G31", t.ref, hole, w.key, "a span of successes extends over a tick of which neither the ledger nor the history tells")
+				j.breachTask("G31", t.ref, hole, w.key, "a span of successes extends over a tick that neither the ledger nor the history contains")
 				return
 			}
 		}
@@ -453,7 +453,7 @@ func (j *ledgerJudge) checkSpan(t *taskHistory, timing *oracle.Timing, w written
 	}
 }
 
-// unknownTick returns the first tick between the two ends of a period of which neither the ledger nor the history tells.
+// unknownTick returns the first tick between the two ends of a period that neither the ledger nor the history contains.
 func (j *ledgerJudge) unknownTick(t *taskHistory, timing *oracle.Timing, w writtenChunk, gap period) (at int64, found bool) {
 	timing.ListTicks(gap.first, gap.last-1, func(ms int64) bool {
 		known := j.isRemembered(t, ms) || w.now.knows(ms)

@@ -26,7 +26,7 @@
 // what else they do from the workloads: nodes are drained, cordoned and resumed, sometimes within a second; runs
 // are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
 // rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait;
-// histories are short and tasks expire; records move to ledgers, of which people write chunks by hand, and nodes are killed in each
+// histories are short and tasks expire; records move to ledgers, some chunks are written by hand, and nodes are killed in each
 // phase of that; runs have parts; namespaces are frozen; a task is created again under its name
 // while the former one still runs; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).

@@ -185,7 +185,7 @@ func (l *lister) requireCurrentList() {
 // listCalls is what users do while lists are read.
 var listCalls = []string{"apply", "apply", "pause", "resume", "pause until", "delete", "re-create", "trigger", "trigger", "trigger", "retry"}
 
-// shapeForLists gives tasks few runs, of which many fail, and short histories.
+// shapeForLists gives tasks few runs, many of which fail, and short histories.
 func shapeForLists(s *task.Spec) {
 	number := int(s.Name[len(s.Name)-1])
 	s.Schedule, s.History.Keep, s.Timeout = task.Schedules{"@manual"}, 1+number%4, 0

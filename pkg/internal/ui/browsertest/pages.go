@@ -11,7 +11,7 @@ package browsertest
 
 // Page is a page of the Web UI that the tests open.
 type Page struct {
-	// Screen is the name of the screen, as in package ui; "" for pages that are no screen.
+	// Screen is the name of the screen, as in package ui; "" for pages that are not a screen.
 	Screen string
 	// Name is the name of its screenshots.
 	Name string
