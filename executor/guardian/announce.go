@@ -284,7 +284,7 @@ func (g *Client) withdrawRemotes() {
 	}
 }
 
-// WithdrawRemotes tells the guardian at once which sessions have no HTTP attempts any more.
+// WithdrawRemotes informs the guardian at once which sessions have no HTTP attempts any more.
 func (g *Client) WithdrawRemotes() {
 	if g == nil {
 		return

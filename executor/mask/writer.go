@@ -69,7 +69,7 @@ func (w *Writer) Flush() error {
 }
 
 // Restart drops what was kept back, because a part of the text that follows it is left out. The next bytes may be the end of a
-// value whose beginning was left out: IsUnsure tells which they are.
+// value whose beginning was left out: IsUnsure reports which they are.
 func (w *Writer) Restart() {
 	w.held = w.held[:0]
 	w.unsure = w.keep

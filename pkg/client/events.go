@@ -152,7 +152,7 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 			}
 
 			// A stream that has begun ends like this also if the server has ended it, because its caller may no longer
-			// read it. The answer to the next request tells.
+			// read it. The answer to the next request shows which.
 			if stream.cut == nil && !stream.lost {
 				stream.cut = err
 			} else {

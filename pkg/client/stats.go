@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TaskStats sums up the records in a task's history, and what its ledger tells of earlier ticks.
+// TaskStats sums up the records in a task's history, and what its ledger records of earlier ticks.
 type TaskStats struct {
 	Namespace   string             `json:"namespace"`
 	Task        string             `json:"task"`
@@ -41,7 +41,7 @@ type SuccessfulRuns struct {
 	MaxLatenessMS int64 `json:"max_lateness_ms" doc:"The latest start after a tick was due."`
 }
 
-// LedgerStats tells which part of statistics is from the ledger.
+// LedgerStats says which part of statistics is from the ledger.
 type LedgerStats struct {
 	Since       task.Time `json:"since" doc:"The first tick that was counted."`
 	Runs        int       `json:"runs" doc:"The number of ended runs that were counted."`

@@ -37,7 +37,7 @@ type Result struct {
 // Committer sends conditional writes. All transactions of the domain pass through one (see Direct and
 // Batcher).
 type Committer interface {
-	// Commit sends t once. If it returns an error, Unknown tells whether t may have been applied
+	// Commit sends t once. If it returns an error, Unknown reports whether t may have been applied
 	// nevertheless.
 	Commit(ctx context.Context, t Txn) (Result, error)
 }

@@ -261,7 +261,7 @@ func (s *conn) auditRecord(t kv.Txn) task.AuditRecord {
 		}
 	}
 
-	// The handler may know more of an object than its key tells, such as the changed fields.
+	// The handler may know more of an object than its key shows, such as the changed fields.
 	for _, known := range r.Objects {
 		objects.Complete(known)
 	}

@@ -75,7 +75,7 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 }
 
 // ReviveOnce is like Revive for a request that must queue at most one run. It also returns
-// task.ErrConflict if an earlier copy of the request has queued a run: RunOf tells which.
+// task.ErrConflict if an earlier copy of the request has queued a run: RunOf returns it.
 func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.Waiting, once Idempotency) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("retry run %s of %s: its entry: %w", d.ID, st.Ref, task.ErrNotFound)

@@ -23,7 +23,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 }
 
 // EnqueueOnce is like Enqueue for a request that must queue at most one run. It also returns
-// task.ErrConflict if an earlier copy of the request has queued a run: RunOf tells which.
+// task.ErrConflict if an earlier copy of the request has queued a run: RunOf returns it.
 func (s Runs) EnqueueOnce(ctx context.Context, st Stored, w task.Waiting, once Idempotency) (int64, error) {
 	if st.EntryMod == 0 {
 		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)

@@ -99,7 +99,7 @@ type Answer struct {
 	Pause   *Pause          `json:"pause,omitempty" doc:"The pause that applied."`
 	Freeze  *Freeze         `json:"freeze,omitempty" doc:"The freeze at that time, or the freeze in effect now."`
 	Run     *Run            `json:"run,omitempty" doc:"The outcome on record, or the run as it is now."`
-	Ledger  *LedgerLine     `json:"ledger,omitempty" doc:"What the ledger of the task tells of that time, if the record of the run is no longer kept."`
+	Ledger  *LedgerLine     `json:"ledger,omitempty" doc:"What the ledger of the task records for that time, if the record of the run is no longer kept."`
 	Active  []Run           `json:"active,omitempty" doc:"Other runs of the task that were active when the tick was due."`
 	Late    []Run           `json:"late,omitempty" doc:"Results that arrived after the attempt had been declared lost."`
 	Owner   *Ownership      `json:"owner,omitempty" doc:"The owner of the shard of the task at that time."`

@@ -38,7 +38,7 @@ const (
 	LedgerUnreadable LedgerKind = "unreadable"
 )
 
-// LedgerLine is what a ledger tells of one tick, of several ticks, or of a requested run, after their records were
+// LedgerLine is what a ledger records of one tick, of several ticks, or of a requested run, after their records were
 // deleted from the history.
 type LedgerLine struct {
 	Kind  LedgerKind `json:"kind"`

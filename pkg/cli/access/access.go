@@ -297,7 +297,7 @@ func enableCommand(f *factory.Factory) *cobra.Command {
 	})
 }
 
-// subjectCommand makes cmd do something to a subject, and tell people what that means.
+// subjectCommand makes cmd do something to a subject, and explains the consequences.
 func subjectCommand(f *factory.Factory, cmd *cobra.Command, do func(*client.SubjectsService, context.Context, string) (client.SubjectChange, error), tell func(client.SubjectChange)) *cobra.Command {
 	cmd.Args = factory.Args(1, 1, "the subject, such as user:ann,")
 	cmd.ValidArgsFunction = complete.At(complete.Subjects(f), nil)

@@ -209,7 +209,7 @@ func explainGrant(f *factory.Factory, err error) error {
 	return fail
 }
 
-// noteAfterGrant tells what is missing before the subjects can use what they were given. It says nothing about what it
+// noteAfterGrant prints what is missing before the subjects can use what they were given. It says nothing about what it
 // cannot find out.
 func noteAfterGrant(ctx context.Context, f *factory.Factory, c *client.Client, b task.Binding) {
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)

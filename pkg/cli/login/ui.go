@@ -77,7 +77,7 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 	return f.Print(u.URL + "\n")
 }
 
-// createLink returns a login link, and what to tell a person about it. A caller who cannot have one, such as one with a
+// createLink returns a login link, and the note to print with it. A caller who cannot have one, such as one with a
 // session of an identity provider, gets the page on which to sign in.
 func createLink(ctx context.Context, c *client.Client, base string) (u loginURL, note string, err error) {
 	link, err := c.Sessions.CreateLink(ctx)

@@ -313,7 +313,7 @@ func explainCreate(f *factory.Factory, err error) error {
 	return fail
 }
 
-// NoteCreated tells a person about a new token, on the standard error.
+// NoteCreated describes a new token to its creator, on the standard error.
 func NoteCreated(ctx context.Context, f *factory.Factory, c *client.Client, t client.NewToken) {
 	f.Note("created token %s of %s", t.ID, output.OneLine(t.Subject))
 	f.Note("  may do:   %s", output.OneLine(scopeText(t.Token)))

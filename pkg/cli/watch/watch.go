@@ -1,5 +1,5 @@
 // Package watch shows a list and keeps it up to date. On a terminal it redraws the list; otherwise it prints a
-// line for each change. Events only tell that something may have changed; the current state is then read.
+// line for each change. Events only show that something may have changed; the current state is then read.
 package watch
 
 import (
@@ -27,7 +27,7 @@ func BindFlag(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(watch, "watch", "w", false, "keep watching: redraw on a terminal, print one line per change elsewhere")
 }
 
-// List is a list that is kept up to date. Events tell which items may have changed. If possible, only these are
+// List is a list that is kept up to date. Events show which items may have changed. If possible, only these are
 // read again.
 type List[T any] struct {
 	*factory.Factory

@@ -179,7 +179,7 @@ func mergeOverlapping(spans []absoluteSpan) []absoluteSpan {
 	return merged
 }
 
-// Find returns the lines that tell of the tick at an instant. An exception takes precedence over an hour that names the
+// Find returns the lines that cover the tick at an instant. An exception takes precedence over an hour that names the
 // tick, and that over a span and an hour that may count it. The result is empty if the ledger has nothing about it.
 //
 // If the result is only a span, the tick succeeded if it was a tick of the task, and if the span counts all ticks from its
@@ -215,7 +215,7 @@ func mayHide(l *task.LedgerLine, tick time.Time) bool {
 	return !l.HiddenLast.IsZero() && !tick.Before(l.HiddenFirst.Time) && !tick.After(l.HiddenLast.Time)
 }
 
-// Between returns the lines that tell of ticks from from (inclusive) to to (exclusive), the newest first.
+// Between returns the lines that cover ticks from from (inclusive) to to (exclusive), the newest first.
 func (b *Book) Between(from, to time.Time) []task.LedgerLine {
 	if !from.Before(to) {
 		return nil

@@ -52,7 +52,7 @@ func NewUncounted(uid string, now time.Time) Chunk {
 	return Chunk{UID: uid, From: task.At(now.UTC().Truncate(time.Hour)), Uncounted: true}
 }
 
-// IsEmpty reports whether the chunk tells of no ticks or runs.
+// IsEmpty reports whether the chunk covers no ticks or runs.
 func (c *Chunk) IsEmpty() bool {
 	return len(c.Spans)+len(c.Exceptions)+len(c.Hours)+len(c.Requested)+len(c.RequestedMore) == 0 && c.Unreadable == 0
 }

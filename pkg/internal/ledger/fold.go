@@ -574,7 +574,7 @@ func (c *Chunk) ID(previous string) string {
 	return previous + "-" + first.UTC().Format(idTime)
 }
 
-// LastTick returns the latest tick that the chunk tells of, and From if it tells of none. When it is too old, the chunk can
+// LastTick returns the latest tick that the chunk covers, and From if it covers none. When it is too old, the chunk can
 // go.
 func (c *Chunk) LastTick() time.Time {
 	_, last := c.bounds()

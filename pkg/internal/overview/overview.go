@@ -25,7 +25,7 @@ type Severity string
 
 // The severities, the most urgent first.
 const (
-	Critical Severity = "critical" // tasks do not fire, runs are in doubt, or nobody can tell
+	Critical Severity = "critical" // tasks do not fire, runs are in doubt, or it is unknown
 	Warning  Severity = "warning"  // something failed, waits or is about to fail
 	Info     Severity = "info"     // somebody has done this on purpose
 )

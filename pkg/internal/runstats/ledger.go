@@ -30,7 +30,7 @@ func (s *successes) summary() *client.SuccessfulRuns {
 	return &client.SuccessfulRuns{Count: s.count, MeanMS: s.sumMS / s.count, MaxMS: s.maxMS, MaxLatenessMS: s.maxLatenessMS}
 }
 
-// AddLine adds what a line of a ledger tells of the ticks from since on; a zero since means all. If the line begins before
+// AddLine adds what a line of a ledger says about the ticks from since on; a zero since means all. If the line begins before
 // since, their number is estimated: as if the ticks of the line had equal distances.
 func (s *Stats) AddLine(l *task.LedgerLine, since time.Time) {
 	n, exact := countSince(l, since)
@@ -136,7 +136,7 @@ func (s *Stats) addEnded(state task.State, reason string, n int64) {
 	}
 }
 
-// failureOf returns a failure with the reason as a ledger tells it, so that it is counted together with those in the
+// failureOf returns a failure with the reason as a ledger records it, so that it is counted together with those in the
 // history.
 func failureOf(state task.State, reason string) failure {
 	f := failure{state: state}

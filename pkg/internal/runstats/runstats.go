@@ -1,7 +1,7 @@
 // Package runstats sums up how the runs of a task ended: how many succeeded, how long they took, how late they started,
 // and why they failed.
 //
-// The quantiles are exact, and of the history only: a ledger tells how long successful runs took on average and at most. A
+// The quantiles are exact, and of the history only: a ledger records how long successful runs took on average and at most. A
 // history has at most some 10,000 records (history.keep), so it is cheaper to keep all measurements and to sort them than to
 // use a sketch, which would only estimate the quantiles. If there are more than 100,000 nevertheless, the newest ones count.
 //

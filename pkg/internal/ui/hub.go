@@ -449,7 +449,7 @@ func (w *watch) publish(state *pageState) (tokens []string) {
 	return tokens
 }
 
-// fail tells the viewers that what they see is no longer current.
+// fail notifies the viewers that what they see is no longer current.
 func (w *watch) fail(p *Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -267,7 +267,7 @@ func (d *taskDays) SVG() template.HTML {
 			if bad > 0 {
 				column("bad", height-bad, bad)
 			}
-			// Stripes tell failures also without colors.
+			// Stripes distinguish failures without colors.
 			for y := height - bad + 2; bad > 0 && y < height; y += 4 {
 				column("stripe", y, 1.3)
 			}

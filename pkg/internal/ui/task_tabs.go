@@ -310,7 +310,7 @@ func (c barChart) SVG() template.HTML {
 		}
 
 		fmt.Fprintf(&b, `<g><title>%s</title><rect class="hit" x="%d" y="0" width="%d" height="%d"/><rect class="%s" x="%d" y="%.1f" width="%d" height="%.1f"/>`, template.HTMLEscapeString(bar.Title), i*width, width, height, class, x, height-h, width-gap, h)
-		// Stripes tell bars of runs that did not succeed also without colors.
+		// Stripes distinguish bars of runs that did not succeed without colors.
 		for y := height - h + 2; bar.Bad && y < height; y += 5 {
 			fmt.Fprintf(&b, `<rect class="stripe" x="%d" y="%.1f" width="%d" height="1.5"/>`, x, y, width-gap)
 		}

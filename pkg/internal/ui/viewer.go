@@ -91,7 +91,7 @@ func (v *viewer) give(changes []byte, state *pageState) {
 	v.signal()
 }
 
-// restart tells the stream that the rights of its viewer have changed.
+// restart notifies the stream that the rights of its viewer have changed.
 func (v *viewer) restart() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,7 +100,7 @@ func (v *viewer) restart() {
 	v.signal()
 }
 
-// signOut tells the stream that the API has refused its credential.
+// signOut notifies the stream that the API has refused its credential.
 func (v *viewer) signOut() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

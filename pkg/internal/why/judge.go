@@ -16,7 +16,7 @@ type finding struct {
 	due     time.Time // with jitter, later than tick
 	version *version  // nil: not on record, or there was none
 	run     *task.Run
-	line    *task.LedgerLine // the outcome is in the ledger; run then has what the line tells of it
+	line    *task.LedgerLine // the outcome is in the ledger; run then has what the line says about it
 	pause   *task.Pause
 	freeze  *task.Freeze
 	cut     *version // the change that caused the tick never to be decided

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The ledger of a task tells the outcomes of ticks after their records were trimmed: see package ledger. It names single
+// The ledger of a task records the outcomes of ticks after their records were trimmed: see package ledger. It names single
 // ticks, and counts others. An answer from a count is certain only if every tick of a region has an outcome: as many
 // ticks as the schedule had are named or counted in it. Otherwise records are missing, or the schedule was another one
 // than is known, and the answer says only what the ledger counts.

@@ -20,7 +20,7 @@ func (f *Facts) hourWords(hour *task.LedgerLine) string {
 	return words
 }
 
-// runOfLine returns what a line tells about a run or a range of ticks, in the form of a record.
+// runOfLine returns what a line says about a run or a range of ticks, in the form of a record.
 func runOfLine(l *task.LedgerLine) *task.Run {
 	r := &task.Run{ID: l.Run, ScheduledTime: l.First, State: l.State, Reason: l.Reason, Trigger: task.TriggerSchedule, Node: l.Node, Attempt: l.Attempt}
 	if l.Kind == task.LedgerRequested {

@@ -337,7 +337,7 @@ func ReasonsText(reasons map[string]int64) string {
 	return fmt.Sprintf("%s: %s", Plural(sum, "tick"), strings.Join(parts, ", "))
 }
 
-// LedgerText describes what a line of a ledger tells of its ticks or runs: "86,312 succeeded", or "exit 1, attempt 2".
+// LedgerText describes what a line of a ledger says about its ticks or runs: "86,312 succeeded", or "exit 1, attempt 2".
 func LedgerText(l task.LedgerLine) string {
 	switch l.Kind {
 	case task.LedgerSucceeded:

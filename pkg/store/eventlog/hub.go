@@ -338,7 +338,7 @@ func (r *ring) addEvents(events []*Event, upTo task.Place) {
 	r.notifyReaders()
 }
 
-// endRing tells the readers that nothing will be added any more.
+// endRing notifies the readers that nothing will be added any more.
 func (r *ring) endRing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,7 +50,7 @@ type Question struct {
 	Without []int `json:"without,omitempty"`
 }
 
-// AboutRuns reports whether the answer tells how runs have ended. Only callers who may read runs may ask this.
+// AboutRuns reports whether the answer shows how runs have ended. Only callers who may read runs may ask this.
 func (q *Question) AboutRuns() bool {
 	return q.Runs != nil || q.Query.AboutRuns() || q.Order != "" && q.Order != readmodel.ByName && q.Order != readmodel.ByNext
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // QuestionOf returns the question for the tasks that the caller may read and that match a query line. The namespace is that
-// of the path, if the path has one. If the answer tells how runs have ended, the question is limited to namespaces whose
+// of the path, if the path has one. If the answer shows how runs have ended, the question is limited to namespaces whose
 // runs the caller may read, and refused if it is about another one.
 func QuestionOf(c *httpapi.Call, line readmodel.QueryLine, order readmodel.Order) (q Question, err error) {
 	q = Question{Query: line, Order: cmp.Or(order, readmodel.ByName)}

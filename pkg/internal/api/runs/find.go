@@ -300,7 +300,7 @@ func (h *Handlers) addActive(ctx context.Context, ns string, f *runFilter, place
 	return err
 }
 
-// matchesPlace reports whether a run may belong to the page, as far as its key tells.
+// matchesPlace reports whether a run may belong to the page, as far as its key shows.
 func (f *runFilter) matchesPlace(p store.RunPlace) bool {
 	r := *runAt(p)
 	if !f.includesNamespace(r.Namespace) || !f.parts && task.IsPart(r.ID) {

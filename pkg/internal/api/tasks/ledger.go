@@ -89,7 +89,7 @@ func selectLines(book *ledger.Book, q ledgerQuery) []task.LedgerLine {
 	return slices.DeleteFunc(lines, func(l task.LedgerLine) bool { return len(q.State) > 0 && !inStates(l, q.State) })
 }
 
-// inStates reports whether a line tells of a tick or run in one of these states. Lines about records that could not be
+// inStates reports whether a line is about a tick or run in one of these states. Lines about records that could not be
 // read are in none.
 func inStates(l task.LedgerLine, states []task.State) bool {
 	switch l.Kind {

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const statsAbout = "Covers what the task's history contains, and what its ledger tells of earlier ticks; kept_since and ledger.since say since when. " +
+const statsAbout = "Covers what the task's history contains, and what its ledger records of earlier ticks; kept_since and ledger.since say since when. " +
 	"Late results of lost runs are not included. Quantiles and retries are exact, and of the runs in the history only."
 
 // statsQuery are the parameters of a request for the statistics of a task.
@@ -63,7 +63,7 @@ func (h *Handlers) taskStats(c *httpapi.Call, q statsQuery) (httpapi.Answer, err
 	return httpapi.Answer{Status: http.StatusOK, Body: sum}, nil
 }
 
-// hasSuccesses reports whether a ledger tells of all successful runs since a time that history.record: failures has removed
+// hasSuccesses reports whether a ledger covers all successful runs since a time that history.record: failures has removed
 // from the history, whose oldest record has this tick. A zero time means the oldest record.
 func hasSuccesses(book *ledger.Book, since, oldest task.Time) bool {
 	begin := since

@@ -113,7 +113,7 @@ func (r *runHistory) ticks() int64 { return max(r.count, 1) }
 // instant returns the time of an offset, in ms.
 func (c *chunkState) instant(o ledger.Offset) int64 { return c.From.UnixMilli() + int64(o) }
 
-// lastTick returns the latest time that a chunk surely tells of, in ms.
+// lastTick returns the latest time that a chunk surely covers, in ms.
 func (c *chunkState) lastTick() int64 {
 	last := c.From.UnixMilli()
 	for _, s := range c.Spans {
