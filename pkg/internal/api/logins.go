@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -64,14 +65,15 @@ type recordedWindow struct {
 
 // loginClient is the state of a client that was refused recently.
 type loginClient struct {
-	attempts bucket    // wrong tokens that the client may still try
-	logins   lineLimit // of refused logins
-	denials  lineLimit // of denied requests, so that they do not hide refused logins
+	used     time.Time
+	attempts *rate.Limiter // wrong tokens that the client may still try
+	logins   lineLimit     // of refused logins
+	denials  lineLimit     // of denied requests, so that they do not hide refused logins
 }
 
 // lineLimit limits the log lines of one kind.
 type lineLimit struct {
-	lines      bucket
+	lines      *rate.Limiter
 	suppressed int // since the last log line
 }
 
@@ -85,27 +87,6 @@ func (l *lineLimit) note(isLogged bool) (suppressed int) {
 	suppressed, l.suppressed = l.suppressed, 0
 
 	return suppressed
-}
-
-// bucket is a token bucket. It is full at first and refills with time.
-type bucket struct {
-	left float64
-	at   time.Time // when left was last updated
-}
-
-// fill adds what has accumulated since the last call.
-func (b *bucket) fill(now time.Time, perSecond, most float64) {
-	b.left = min(most, b.left+now.Sub(b.at).Seconds()*perSecond)
-	b.at = now
-}
-
-// takeToken removes one token. It returns false if none is left.
-func (b *bucket) takeToken() bool {
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
 }
 
 func newLogins(node string, now func() time.Time, record func(task.AuditRecord), log *zap.Logger) *logins {
@@ -129,13 +110,14 @@ func (l *logins) clientState(name string, now time.Time) *loginClient {
 		if len(l.clients) >= maxLoginClients {
 			l.forgetHarmless(now)
 		}
-		c = &loginClient{attempts: bucket{loginBurst, now}, logins: lineLimit{lines: bucket{logBurst, now}}, denials: lineLimit{lines: bucket{logBurst, now}}}
+		c = &loginClient{
+			attempts: rate.NewLimiter(loginRate, loginBurst),
+			logins:   lineLimit{lines: rate.NewLimiter(rate.Every(logPause), logBurst)},
+			denials:  lineLimit{lines: rate.NewLimiter(rate.Every(logPause), logBurst)},
+		}
 		l.clients[name] = c
 	}
-
-	c.attempts.fill(now, loginRate, loginBurst)
-	c.logins.lines.fill(now, 1/logPause.Seconds(), logBurst)
-	c.denials.lines.fill(now, 1/logPause.Seconds(), logBurst)
+	c.used = now
 
 	return c
 }
@@ -144,7 +126,7 @@ func (l *logins) clientState(name string, now time.Time) *loginClient {
 // all, because memory must stay bounded even if an attacker uses many addresses.
 func (l *logins) forgetHarmless(now time.Time) {
 	for name, c := range l.clients {
-		if now.Sub(c.attempts.at) > logPause*logBurst {
+		if now.Sub(c.used) > logPause*logBurst {
 			delete(l.clients, name)
 		}
 	}
@@ -158,7 +140,10 @@ func (l *logins) forgetHarmless(now time.Time) {
 func (l *logins) mayTry(client string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.clientState(client, time.Now()).attempts.takeToken()
+
+	now := time.Now()
+
+	return l.clientState(client, now).attempts.AllowN(now, 1)
 }
 
 // reportRefusal counts and logs a request that was refused because of its credentials or rights, and records refused
@@ -177,8 +162,9 @@ func (l *logins) reportDenial(r *http.Request, who httpapi.Caller, f *httpapi.Fa
 	l.denied.Inc()
 
 	l.mu.Lock()
-	c := l.clientState(clientOf(r), time.Now())
-	due := c.denials.lines.takeToken()
+	now := time.Now()
+	c := l.clientState(clientOf(r), now)
+	due := c.denials.lines.AllowN(now, 1)
 	suppressed := c.denials.note(due)
 	l.mu.Unlock()
 
@@ -201,7 +187,7 @@ func (l *logins) reportLogin(r *http.Request, who httpapi.Caller, f *httpapi.Fai
 	now := time.Now()
 	l.mu.Lock()
 	c := l.clientState(clientOf(r), now)
-	due := l.takeRecord(c.logins.lines.takeToken(), now)
+	due := l.takeRecord(c.logins.lines.AllowN(now, 1), now)
 	suppressed := c.logins.note(due)
 	l.mu.Unlock()
 
