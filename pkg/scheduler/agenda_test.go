@@ -33,8 +33,8 @@ func TestAgenda_ExaminesOnlyTasksThatAreDue(t *testing.T) {
 	for s := 3.0; s <= 125; s += 0.5 {
 		w.at(s)
 		h.see()
-		h.state.moveDueTasks(sec(s).UnixMilli())
-		examined += len(h.state.toExamine)
+		h.state.agenda.moveDueTasks(sec(s).UnixMilli())
+		examined += len(h.state.agenda.toExamine)
 		h.blind(s)
 	}
 

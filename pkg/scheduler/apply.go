@@ -40,7 +40,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 		}
 
 		if len(s.aside.retryAt) > 0 {
-			s.retrySetAside(s.Tasks.Get(ev.Task))
+			s.retrySetAside(s.records.Tasks.Get(ev.Task))
 		}
 	}
 
@@ -63,7 +63,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 
 // applyEntry applies the current version of a task's entry, or its deletion.
 func (s *shardState) applyEntry(ev *store.ShardEvent) {
-	t := s.TaskOf(ev)
+	t := s.records.TaskOf(ev)
 	if ev.Mod != 0 && ev.Mod < t.Mod {
 		return
 	}
@@ -72,7 +72,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		t.Bad = false
 		t.Mod, t.Create = max(t.Mod, ev.Mod), 0
 		s.noEntry(t)
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 
 		return
 	}
@@ -90,14 +90,14 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	s.rows.Touch(t)
 
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
-	err := s.ReadEntry(t, ev.Value, s.definitions)
+	err := s.records.ReadEntry(t, ev.Value, s.ports.definitions)
 	if err != nil {
 		s.addNotice(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
 		// Start the counters at a random value, as if some records had been added since the last trim.
 		// Otherwise the histories of a shard that often changes its owner would be trimmed too rarely.
-		t.Added = uint16(s.random.IntN(trimAfter(t)))
-		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead, 0)))
+		t.Added = uint16(s.ports.random.IntN(trimAfter(t)))
+		t.Dead = uint8(s.ports.random.IntN(retention.TrimAfter(store.KeepDead, 0)))
 	}
 
 	t.Bad = err != nil
@@ -105,7 +105,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 
 	// Waiting runs may start, or must end, under the new version.
 	if t.Activity != nil || t.DependsOnPast() {
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 
 // applyQueued applies the current version of a queue record, or its deletion.
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
-	t := s.TaskOf(ev)
+	t := s.records.TaskOf(ev)
 
 	// This owner has deleted the record at a later revision. Ignore the older event.
 	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
@@ -151,7 +151,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		if i >= 0 {
 			s.applyDequeued(t, i)
 		}
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 		return
 	}
 
@@ -167,7 +167,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 
 		if i >= 0 {
 			s.applyDequeued(t, i)
-			s.examineNext(t)
+			s.agenda.examineNext(t)
 		}
 
 		return
@@ -187,7 +187,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		s.applyEnqueued(t, q)
 	}
 
-	s.examineNext(t)
+	s.agenda.examineNext(t)
 }
 
 // applyEnqueued inserts a run into the task's queue, which is ordered by run id.
@@ -210,7 +210,7 @@ func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 
 // applyEnded applies a history record: a run ended, or ticks did not run.
 func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
-	t := s.TaskOf(ev)
+	t := s.records.TaskOf(ev)
 	s.rows.NoteRun(t, ev)
 
 	if ev.Deleted {
@@ -233,7 +233,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	// During a preload, the current owner counts the end. What is applied already was counted before.
 	outcome := s.rows.NoteEnd(t, ev)
 	if e := (taskstate.End{State: outcome.State()}); e.Ran() && s.owner && ev.Mod > s.applied {
-		s.ends.AddEnded(now, e.Failed())
+		s.ports.ends.AddEnded(now, e.Failed())
 	}
 
 	if t.Bad {
@@ -245,7 +245,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 	if t.Past != nil && t.DependsOnPast() {
 		t.NoteEnd(ev, now.UnixMilli())
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 
 	// A new record. One whose mod revision is higher was extended, and does not lengthen the history.
@@ -254,7 +254,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	}
 
 	// If the trimmer is busy, the task's next end asks again.
-	if s.owner && mayTrim && int(t.Added) >= trimAfter(t) && s.trims.Ask(s.trimOf(t, ev)) {
+	if s.owner && mayTrim && int(t.Added) >= trimAfter(t) && s.ports.trims.Ask(s.trimOf(t, ev)) {
 		t.Added = 0
 	}
 }
@@ -267,7 +267,7 @@ func trimAfter(t *taskstate.Task) int {
 // trimOf returns the request to trim t's history after the end ev.
 func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
 	job := retention.Trim{
-		Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
+		Fences: s.fences, Ref: t.Ref(s.records.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
 	}
 	if t.CountsFailures() {
 		// This end and those after it are not counted yet. Keep them.
@@ -279,7 +279,7 @@ func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.T
 // applyDead applies the record of a dead run. No decision depends on dead runs. Their list is cut to its
 // length, and those of a deleted task are deleted.
 func (s *shardState) applyDead(ev *store.ShardEvent) {
-	t := s.TaskOf(ev)
+	t := s.records.TaskOf(ev)
 	switch {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
@@ -303,7 +303,7 @@ func (s *shardState) trimDead(t *taskstate.Task) {
 		return
 	}
 
-	if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), Dead: true}) {
+	if s.ports.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.records.Shard), Dead: true}) {
 		t.Dead = 0
 	} else {
 		t.Dead-- // the task's next dead run asks again
@@ -324,7 +324,7 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 	}
 
 	a := t.Activity.Active[i]
-	s.placement.Release(a.Node, a.Pool)
+	s.ports.placement.Release(a.Node, a.Pool)
 	t.Activity.Active = slices.Delete(t.Activity.Active, i, i+1)
 	t.ForgetLastEnd()
 	s.rows.Touch(t)
@@ -332,7 +332,7 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 
 	// A waiting run may have waited for this end. If the task is gone, it may be forgotten.
 	if t.Activity != nil || !t.Present || t.DependsOnPast() {
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 }
 
@@ -342,7 +342,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 	s.mustBeSettled()
 
 	for _, k := range keys {
-		t := s.TaskNamed(k.Ref.String())
+		t := s.records.TaskNamed(k.Ref.String())
 
 		// An end at a higher revision than the attempt's create revision means that it has ended.
 		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
@@ -350,7 +350,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 		}
 
 		s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 
 	// From now on, the watch reports every end after its attempt is known.
@@ -366,7 +366,7 @@ func (s *shardState) addFoundAttempt(t *taskstate.Task, a taskstate.Attempt) {
 	}
 
 	s.addActiveAttempt(t, &a)
-	s.placement.Occupy(a.Node, a.Pool)
+	s.ports.placement.Occupy(a.Node, a.Pool)
 }
 
 // addActiveAttempt adds an attempt to the active ones. It counts no slot of the node.

@@ -42,7 +42,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
 	w.discardState()
-	w.state.Watermark, w.state.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
+	w.state.records.Watermark, w.state.records.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
 
 	batch := store.ShardBatch{Reset: true, Revision: 100}
 	for i, name := range names(n) {
@@ -66,7 +66,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 
 // endAll ends all active runs, as their nodes would.
 func (w *worker) endAll() {
-	for t := range w.state.Tasks.All() {
+	for t := range w.state.records.Tasks.All() {
 		for _, a := range t.Active() {
 			w.e.cfg.Fleet.Release(a.Node, a.Pool)
 		}
@@ -128,7 +128,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.applyToShard(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
-		one := w.state.TaskNamed("default/one")
+		one := w.state.records.TaskNamed("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)
@@ -192,7 +192,7 @@ func BenchmarkLongQueue(b *testing.B) {
 			h.see()
 			h.blind(1)
 
-			uid := h.state.TaskNamed("default/a").UID()
+			uid := h.state.records.TaskNamed("default/a").UID()
 			var events []store.ShardEvent
 			for i := range n {
 				at := start.Add(time.Duration(i) * time.Millisecond)
@@ -236,7 +236,7 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 		w.ok(recordListing{keys, rev}.reviewBy(w.ctx, h.worker))
 	}
 
-	if h.recordDiffs.NotEmpty() || h.state.Tasks.Len() != tasks {
-		b.Fatalf("%d tasks, and the differences are %+v", h.state.Tasks.Len(), h.recordDiffs)
+	if h.recordDiffs.NotEmpty() || h.state.records.Tasks.Len() != tasks {
+		b.Fatalf("%d tasks, and the differences are %+v", h.state.records.Tasks.Len(), h.recordDiffs)
 	}
 }

@@ -19,7 +19,7 @@ func (h *testWorker) keepsCount() {
 	h.world.Helper()
 	active := 0
 
-	for t := range h.state.Tasks.All() {
+	for t := range h.state.records.Tasks.All() {
 		if t.Activity != nil {
 			active++
 			if h.state.active.Tasks[t.Activity.At] != t {
@@ -423,8 +423,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h.decide(1)
 	h.releaseShared()
 
-	if h.state.Tasks.Len()+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", h.state.Tasks.Len(), len(h.state.due), len(h.state.active.Tasks))
+	if h.state.records.Tasks.Len()+len(h.state.due)+len(h.state.active.Tasks)+len(h.state.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", h.state.records.Tasks.Len(), len(h.state.due), len(h.state.active.Tasks))
 	}
 }
 

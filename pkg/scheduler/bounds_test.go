@@ -90,7 +90,7 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	h.decide(30)
 	w.want("a")
 
-	if s := h.state.TaskNamed("default/a"); s.Next != 0 {
+	if s := h.state.records.TaskNamed("default/a"); s.Next != 0 {
 		t.Errorf("a task that is paused for good ticks at %s", taskstate.Instant(s.Next))
 	}
 }

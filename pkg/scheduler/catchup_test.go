@@ -168,7 +168,7 @@ func TestCatchUp_TurnThatALateTickCannotUse(t *testing.T) {
 
 	for name, obstruct := range map[string]func(h *testWorker){
 		"no token": func(h *testWorker) {
-			for h.state.tokens.Take(h.world.clock()) {
+			for h.state.ports.tokens.Take(h.world.clock()) {
 			}
 		},
 		"frozen": func(h *testWorker) { h.world.freeze("") },

@@ -268,10 +268,10 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.see()
 			// As if the worker had not seen the end: the next comparison of the active runs finds it.
-			a := h.state.TaskNamed("default/a")
+			a := h.state.records.TaskNamed("default/a")
 			a.Past = &taskstate.Past{}
 			h.state.applyAttemptEnd(a, "", 0)
-			h.state.examineNext(a)
+			h.state.agenda.examineNext(a)
 			h.blind(13)
 		}, 12, 22},
 	} {

@@ -34,12 +34,12 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	for _, key := range c.Runs {
 		if t := s.takeConflictingAttempt(key); t != nil {
 			// The watch normally delivers the change before this.
-			s.examineAgainAt(t, now.Add(100*time.Millisecond))
+			s.agenda.examineAgainAt(t, now.Add(100*time.Millisecond))
 		}
 	}
 
 	for _, ev := range c.Records {
-		t := s.TaskOf(&ev)
+		t := s.records.TaskOf(&ev)
 
 		switch ev.Kind {
 		case record.KindEntry:
@@ -68,7 +68,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			s.endSpan(t)
 		}
 
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 
 	// Freezes may allow or forbid runs of any task.
@@ -80,11 +80,11 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	// they do. Attempts on that node are examined from the start, because what was read of them belongs to
 	// the old session.
 	for _, node := range c.Nodes {
-		s.examineAllBy(now.Add(placement.Suspicion))
+		s.agenda.examineAllBy(now.Add(placement.Suspicion))
 
-		for _, slot := range p.reserved {
+		for _, slot := range p.reserved.reserved {
 			if slot.node.Name == node {
-				s.placement.Suspect(node, slot.node.Revision, now)
+				s.ports.placement.Suspect(node, slot.node.Revision, now)
 			}
 		}
 
@@ -99,12 +99,12 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 // exists, whoever created it, so the run counts as active from now on. takeConflictingAttempt
 // returns the run's task, or nil if the task is not known.
 func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
-	k, ok := s.Keys.ParseRun(key)
+	k, ok := s.records.Keys.ParseRun(key)
 	if !ok {
 		return nil
 	}
 
-	t := s.Tasks.Get(k.Ref.String())
+	t := s.records.Tasks.Get(k.Ref.String())
 	if t == nil {
 		return nil
 	}
@@ -309,7 +309,7 @@ func (s *shardState) endSetAside(t *taskstate.Task) {
 	delete(s.aside.retryAt, t)
 	s.aside.commits = 0
 	s.rescheduleTask(t)
-	s.examineNext(t)
+	s.agenda.examineNext(t)
 }
 
 // retrySetAside ends the wait of a task that is set aside, because one of its records has changed.
@@ -323,7 +323,7 @@ func (s *shardState) retrySetAside(t *taskstate.Task) {
 // is read before the plan.
 func (s *shardState) examineSetAside(now time.Time) {
 	for _, t := range s.aside.ready(now.UnixMilli()) {
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 }
 

@@ -136,7 +136,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 		w.want(name, "+1 dispatched")
 	}
 
-	if n := h.state.TaskNamed("default/b").Failed; n != 0 {
+	if n := h.state.records.TaskNamed("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 
@@ -157,7 +157,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	_ = h.try(1)
 	h.see()
 
-	if n := h.state.TaskNamed("default/a").Failed; n != 2 {
+	if n := h.state.records.TaskNamed("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -416,7 +416,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.pause("a")
 	h.blind(1)
 
-	now := *h.state.TaskNamed("default/a")
+	now := *h.state.records.TaskNamed("default/a")
 	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
@@ -431,7 +431,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	commits := h.gate.commits
 	h.blind(2)
 
-	if h.state.TaskNamed("default/a").Fires() || h.gate.commits != commits {
+	if h.state.records.TaskNamed("default/a").Fires() || h.gate.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 

@@ -37,7 +37,7 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
-		s.Watermark = p.commit.Watermark
+		s.records.Watermark = p.commit.Watermark
 		s.applyAbandoned(p)
 	}},
 	{"all of it is applied on failure", func(s *shardState, p *plan) { s.applyCommitted(p, s.applied+1) }},
@@ -54,22 +54,22 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 
 		for _, t := range tasks {
-			s.examineAgainAt(t, p.now.Add(time.Second))
+			s.agenda.examineAgainAt(t, p.now.Add(time.Second))
 			s.due.Set(t, 0)
 		}
 	}},
 	{"a slot is not given back", func(s *shardState, p *plan) {
-		p.reserved = nil
+		p.reserved.reserved = nil
 		s.applyAbandoned(p)
 	}},
 	{"a slot is given back twice", func(s *shardState, p *plan) {
-		for _, slot := range p.reserved {
-			s.placement.Release(slot.node.Name, slot.pool)
+		for _, slot := range p.reserved.reserved {
+			s.ports.placement.Release(slot.node.Name, slot.pool)
 		}
 		s.applyAbandoned(p)
 	}},
 	{"a token is not given back", func(s *shardState, p *plan) {
-		p.tokens = 0
+		p.reserved.tokens = 0
 		s.applyAbandoned(p)
 	}},
 }

@@ -71,7 +71,7 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	w.create("a", every("1s"), on("role = nowhere"))
 	w.create("b", every("1s"), allow)
 	h.see()
-	id := task.RunID(sec(2), h.state.TaskNamed("default/a").UID())
+	id := task.RunID(sec(2), h.state.records.TaskNamed("default/a").UID())
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
 

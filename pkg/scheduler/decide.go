@@ -174,7 +174,7 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 
 	// A late tick first needs a token. It is given back if no node accepts the run.
 	paced := trigger == task.TriggerCatchUp
-	if paced && !p.takeToken(t, p.clock) {
+	if paced && !p.reserved.takeToken(t, p.settings.clock) {
 		return task.ReasonCatchUp
 	}
 
@@ -183,7 +183,7 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 		if reason == "" {
 			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
 		} else if paced {
-			p.returnToken()
+			p.reserved.returnToken()
 		}
 
 		return reason
@@ -194,7 +194,7 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 	n, ok := p.pickNode(t)
 	if !ok {
 		if paced {
-			p.returnToken()
+			p.reserved.returnToken()
 		}
 		return task.ReasonNoNode
 	}
@@ -218,10 +218,10 @@ func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) tas
 
 // newRun returns the record of a tick, without a state. The trigger says why the run exists.
 func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
-	ref := t.Ref(p.s.Shard)
+	ref := t.Ref(p.s.records.Shard)
 	r := task.Run{
 		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
+		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.ports.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
 	if due := t.Due(tick); due != tick {
 		r.DueAt = task.At(taskstate.Instant(due))
@@ -235,7 +235,7 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 // negative for a run that has waited. From now on the plan starts no other run of the task, so that their
 // fencing tokens differ (G11).
 func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) {
-	p.reserveSlot(n, t.Pool())
+	p.reserved.reserveSlot(n, t.Pool())
 	p.changeOf(t).started = true
 
 	a := &p.attempt
@@ -245,7 +245,7 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	}
 
 	if a.Owner == "" { // a manual run: the API does not set an owner
-		a.Owner = p.s.node
+		a.Owner = p.s.ports.node
 	}
 
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore, a.NotBeforeBy = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}, ""
@@ -257,7 +257,7 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	// The attempt carries its own lost_after. From now on the owner and the node both use this value,
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
 	// lost (G17).
-	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
+	a.LostAfter = p.settings.cluster.LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late, probeUntil})
 
 	// The entry of a task with the sticky strategy names the node of its runs, except those for which a request named one.
@@ -275,7 +275,7 @@ func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger strin
 	p.s.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
-	p.commit.Record(t.Ref(p.s.Shard), r)
+	p.commit.Record(t.Ref(p.s.records.Shard), r)
 	p.counts.skipped++
 }
 
@@ -347,8 +347,8 @@ func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
 
-	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.node, &p.s.Records, t, p.now)
-	p.commit.Record(t.Ref(p.s.Shard), r)
+	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.ports.node, &p.s.records, t, p.now)
+	p.commit.Record(t.Ref(p.s.records.Shard), r)
 	p.counts.missed += m.Count
 }
 
@@ -361,11 +361,11 @@ func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 func (p *plan) decideUncovered() (owed bool) {
 	s := p.s
 	if len(s.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(s.Watermark.Seen, s.seenUpTo())
+		p.commit.Watermark.Seen = max(s.records.Watermark.Seen, s.seenUpTo())
 		return false
 	}
 
-	seen, mark := s.seenUpTo(), s.Watermark.Time.UnixMilli()
+	seen, mark := s.seenUpTo(), s.records.Watermark.Time.UnixMilli()
 
 	// The clock of an earlier owner may have been ahead of this one. Ticks after now wait until they are
 	// due (G6).
@@ -394,7 +394,7 @@ func (p *plan) decideUncovered() (owed bool) {
 		}
 	}
 
-	p.commit.Watermark.Seen = max(s.Watermark.Seen, seen)
+	p.commit.Watermark.Seen = max(s.records.Watermark.Seen, seen)
 
 	return owed
 }

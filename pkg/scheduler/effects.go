@@ -84,7 +84,7 @@ func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 	// The next plan forgets a task that has nothing left, or draws the conclusions from the end of its
 	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
 	if e.task.Empty() || e.task.DependsOnPast() {
-		s.examineNext(e.task)
+		s.agenda.examineNext(e.task)
 	}
 }
 

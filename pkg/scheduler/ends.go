@@ -19,11 +19,11 @@ const maxReadingsPerRound = 600
 // holds the instances for which it is known whether they are proved dead. unknown are instances for which
 // that must be found out first: the caller does so and calls neededReadings again.
 func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (list []absence.Reading, unknown []string) {
-	for _, t := range s.toExamine {
+	for _, t := range s.agenda.toExamine {
 		for _, a := range t.Active() {
-			_, present := s.placement.Present(a.Node)
+			_, present := s.ports.placement.Present(a.Node)
 			wasAway := a.IsAway()
-			step := absence.Examine(t, a, present, now, s.clearedAfter, cleared)
+			step := absence.Examine(t, a, present, now, s.ports.clearedAfter, cleared)
 			if a.IsAway() != wasAway {
 				s.rows.Touch(t)
 			}
@@ -34,10 +34,10 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 					unknown = append(unknown, step.Prove)
 				}
 			case !step.Again.IsZero():
-				s.examineAgainAt(t, step.Again)
+				s.agenda.examineAgainAt(t, step.Again)
 			case !step.Read && !step.Cancel:
 			case len(list) == maxReadingsPerRound: // the rest follows in the next round
-				s.examineAgainAt(t, now)
+				s.agenda.examineAgainAt(t, now)
 			default:
 				list = append(list, absence.Reading{Task: t, Attempt: a, Cancel: step.Cancel})
 			}
@@ -56,7 +56,7 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 
 	s.rows.Touch(r.Task)
 	if r.Apply(v, read) {
-		s.examineAgainAt(r.Task, now.Add(s.clearedAfter))
+		s.agenda.examineAgainAt(r.Task, now.Add(s.ports.clearedAfter))
 	}
 }
 
@@ -122,11 +122,11 @@ func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	switch {
 	case a.Watch.Unreadable != nil:
 		// The record cannot be read, so its retry policy is unknown and no attempt follows.
-		end.UID, end.Owner = t.UID(), p.s.node
+		end.UID, end.Owner = t.UID(), p.s.ports.node
 		end.Message = "the record of its attempt could not be read: " + a.Watch.Unreadable.Error()
 	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
 		// The retry policy applies, except to an attempt of a deleted task and to a part whose run ends.
-		if retry := p.s.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
+		if retry := p.s.ports.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.ports.random.Float64()); retry != nil {
 			next = &taskstate.Waiting{Waiting: *retry}
 		}
 	}
@@ -153,7 +153,7 @@ func (p *plan) followUp(t *taskstate.Task) {
 func (s *shardState) noteDecided(t *taskstate.Task) {
 	if t.Next == 0 && t.DependsOnPast() {
 		t.ForgetLastEnd()
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 }
 
@@ -218,7 +218,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 
 	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
-		p.s.examineAgainAt(t, taskstate.Instant(until+1))
+		p.s.agenda.examineAgainAt(t, taskstate.Instant(until+1))
 		return
 	}
 
@@ -228,7 +228,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	}
 
 	// The new tick must be later than everything that counts as decided, or it would never fire (G4).
-	decided := max(now, p.s.Watermark.Time.UnixMilli(), t.From)
+	decided := max(now, p.s.records.Watermark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
 
 	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))
@@ -264,14 +264,14 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	if !over {
 		// A schedule that counts from the end of the last run is over only after its own end.
 		if t.FollowsEnds() && t.Timing.End >= now {
-			p.s.examineAgainAt(t, taskstate.Instant(t.Timing.End+1))
+			p.s.agenda.examineAgainAt(t, taskstate.Instant(t.Timing.End+1))
 		}
 		return
 	}
 
 	// The ttl cannot have passed, whatever the last end is. Avoid reading the history.
 	if until := since + t.Policy.TTL; now < until {
-		p.s.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
 		return
 	}
 
@@ -282,18 +282,18 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	}
 
 	if until := max(since, t.Past.Ended) + t.Policy.TTL; now < until {
-		p.s.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
 		return
 	}
 
 	// The deletion can fail or be dropped without notice. Check again later in any case.
-	p.s.examineAgainAt(t, p.now.Add(ttlDeletionRetry))
+	p.s.agenda.examineAgainAt(t, p.now.Add(ttlDeletionRetry))
 
 	if t.BeingDeleted() {
 		return
 	}
 
-	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
+	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.records.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}

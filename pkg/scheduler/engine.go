@@ -447,7 +447,7 @@ func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, withou
 
 	now := e.cfg.Now()
 	for _, w := range e.sortedWorkers() {
-		if slices.Contains(without, w.state.Shard) {
+		if slices.Contains(without, w.state.records.Shard) {
 			continue
 		}
 
@@ -455,7 +455,7 @@ func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, withou
 		loading := !w.serving.Load()
 		since := taskstate.Instant(w.undecided.Load())
 		if since.UnixMilli() > 0 && now.Sub(since) > readmodel.OverdueAfter && (loading || e.idleTime(&w.progress) > readmodel.OverdueAfter) {
-			b.Lists.Stuck = append(b.Lists.Stuck, task.BoardShard{ID: w.state.Shard, Node: e.cfg.Node, Since: task.At(since), Loading: loading})
+			b.Lists.Stuck = append(b.Lists.Stuck, task.BoardShard{ID: w.state.records.Shard, Node: e.cfg.Node, Since: task.At(since), Loading: loading})
 		}
 	}
 }
@@ -522,7 +522,7 @@ func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visi
 	unyielded := 0 // rows since others were let in between
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()
-		if served == nil || slices.Contains(without, w.state.Shard) {
+		if served == nil || slices.Contains(without, w.state.records.Shard) {
 			continue
 		}
 
@@ -540,7 +540,7 @@ func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visi
 		}
 
 		answer := readmodel.ShardAnswer{
-			Shard: w.state.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: size.Rows, Unread: size.Unread,
+			Shard: w.state.records.Shard, Owner: w.state.fences.Owner.ModRevision, AgeMS: served.watch.Age().Milliseconds(), Rows: size.Rows, Unread: size.Unread,
 		}
 		if !visit(answer, served.index) {
 			return nil
@@ -573,7 +573,7 @@ func (e *Engine) sortedWorkers() []*worker {
 		list = append(list, w)
 	}
 
-	slices.SortFunc(list, func(a, b *worker) int { return a.state.Shard - b.state.Shard })
+	slices.SortFunc(list, func(a, b *worker) int { return a.state.records.Shard - b.state.records.Shard })
 
 	return list
 }

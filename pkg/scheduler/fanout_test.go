@@ -215,7 +215,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
-	state := h.state.Tasks.Get("default/a")
+	state := h.state.records.Tasks.Get("default/a")
 	for range tickpolicy.MaxWaiting {
 		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
 	}

@@ -343,7 +343,7 @@ func (h *testWorker) load() error {
 		return err
 	}
 
-	h.state.Watermark, h.state.WatermarkRev = mark, rev
+	h.state.records.Watermark, h.state.records.WatermarkRev = mark, rev
 	h.noteOpening(mark)
 	f := feed.Start(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)

@@ -58,7 +58,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 // give adds an entry to the worker's state.
 func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
 	w.state.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
-	return w.state.TaskNamed("default/" + name)
+	return w.state.records.TaskNamed("default/" + name)
 }
 
 // Computing the next tick and the bounds gives the same result as visiting tick by tick.
@@ -83,7 +83,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		now := moment("now")
 
 		w := bareWorker(t)
-		w.state.Watermark = mark
+		w.state.records.Watermark = mark
 		s := w.give("m", e, create)
 
 		sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)

@@ -321,7 +321,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	w.create("a", replaces, cronned("30 * * * * *"))
 	h.decide(30)
 
-	if !h.state.tokens.Take(w.clock()) {
+	if !h.state.ports.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 
@@ -329,7 +329,7 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	h.decide(110)
 	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
 
-	if !h.state.tokens.Take(w.clock()) {
+	if !h.state.ports.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 

@@ -124,11 +124,11 @@ func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 			h.pace(1)
 			w.create("a", c.opt, cronned("0 * * * * *"))
 			w.at(119)
-			h.state.tokens.Take(w.clock())
+			h.state.ports.tokens.Take(w.clock())
 			h.decide(119)
 			w.want("a", "+60 queued catch_up")
 			w.at(120)
-			h.state.tokens.Take(w.clock())
+			h.state.ports.tokens.Take(w.clock())
 			h.decide(120)
 			h.see()
 			h.blind(120)
@@ -196,7 +196,7 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	w.at(91)
 	h.state.grantTokens(w.clock())
 
-	if n := len(h.state.toExamine); n != 5 {
+	if n := len(h.state.agenda.toExamine); n != 5 {
 		t.Errorf("%d tasks are to be examined", n)
 	}
 

@@ -45,7 +45,7 @@ const tellEvery = time.Second
 // planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
 // nodes of parts with their own node are chosen here, once. It counts no slots.
 func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
-	f, reason := fanout.New(t.Policy.Target, p.s.placement.Rank(p.wantOf(t), p.now))
+	f, reason := fanout.New(t.Policy.Target, p.s.ports.placement.Rank(p.wantOf(t), p.now))
 	if reason != "" {
 		p.examineWhenNodesMayAppear(t)
 	}
@@ -58,7 +58,7 @@ func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 	run.State, run.Reason, run.Fan, run.NotBefore = task.Running, "", f, task.Time{}
 	if run.Owner == "" {
-		run.Owner = p.s.node
+		run.Owner = p.s.ports.node
 	}
 
 	run.DispatchedAt = task.At(p.now)
@@ -89,14 +89,14 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 	if reason != "" {
 		if q.Paced() {
-			p.returnToken()
+			p.reserved.returnToken()
 		}
 		return p.waitsFor(t, q, reason)
 	}
 
 	if !p.reserveRoom(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
 		if q.Paced() {
-			p.returnToken()
+			p.reserved.returnToken()
 		}
 		return false
 	}
@@ -178,7 +178,7 @@ func (r *parentRun) writeCounts() bool {
 
 	// A ToldAt far in the future means that the clock was set back. Write in that case.
 	if at := q.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.ToldAt.Sub(r.plan.now) < tellEvery {
-		r.plan.s.examineAgainAt(r.t, at)
+		r.plan.s.agenda.examineAgainAt(r.t, at)
 		return true
 	}
 
@@ -220,7 +220,7 @@ func (r *parentRun) endRun() bool {
 	}
 
 	end := fanout.Conclude(t, q, r.plan.now)
-	ref := t.Ref(r.plan.s.Shard)
+	ref := t.Ref(r.plan.s.records.Shard)
 	r.plan.dequeueRun(t, q)
 	r.plan.commit.Record(ref, end)
 
@@ -258,8 +258,8 @@ func (r *parentRun) loseMissingParts() bool {
 	// The watch may be late, or may have lost an event. With the defaults, the reconciliation finds that
 	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
 	// end.
-	if until := q.Missing.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.examineAgainAt(t, until)
+	if until := q.Missing.Add(r.plan.settings.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
+		r.plan.s.agenda.examineAgainAt(t, until)
 		return true
 	}
 
@@ -287,7 +287,7 @@ func (r *parentRun) endWithoutRecords(nowhere map[int]bool) bool {
 // applyPart applies the record of a part that has ended. It exists until the run is in history, or until
 // the task is gone.
 func (s *shardState) applyPart(ev *store.ShardEvent) {
-	t := s.TaskOf(ev)
+	t := s.records.TaskOf(ev)
 
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
@@ -298,7 +298,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 
 		// The next tick or the ttl may wait until nothing of the run is left.
 		if t.DependsOnPast() {
-			s.examineNext(t)
+			s.agenda.examineNext(t)
 		}
 
 		s.dropTask(t)
@@ -330,7 +330,7 @@ func (s *shardState) notePartEnded(t *taskstate.Task, id string, p task.Part, mo
 	}
 
 	l.Returned[id] = taskstate.Returned{Part: p, Parent: parent, Mod: mod}
-	s.examineNext(t)
+	s.agenda.examineNext(t)
 }
 
 // forgetParts requests the deletion of the records of parts whose run has ended. Each is requested once:
@@ -340,10 +340,10 @@ func (p *plan) forgetParts(t *taskstate.Task) {
 		return
 	}
 
-	ref := t.Ref(p.s.Shard)
+	ref := t.Ref(p.s.records.Shard)
 
 	for id, r := range t.Activity.Returned {
-		key := p.s.Keys.Ended(ref, id)
+		key := p.s.records.Keys.Ended(ref, id)
 		if _, purged := p.s.gone[key]; !purged && !t.KnowsParent(id) {
 			p.s.purges[key] = r.Mod
 		}
@@ -352,7 +352,7 @@ func (p *plan) forgetParts(t *taskstate.Task) {
 
 // partRun returns the run record of a part before its first attempt.
 func (r *parentRun) partRun(index int) task.Run {
-	return fanout.PartRun(r.q, index, r.plan.s.node, r.plan.now)
+	return fanout.PartRun(r.q, index, r.plan.s.ports.node, r.plan.now)
 }
 
 // assignNextPart assigns the first part that can start to its node, or ends it if it is lost or too late. done
@@ -367,7 +367,7 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 
 	// With stagger, the next part has its turn at NotBefore.
 	if at := q.NotBefore.Time; at.After(r.plan.now) {
-		r.plan.s.examineAgainAt(t, at)
+		r.plan.s.agenda.examineAgainAt(t, at)
 		return false, true
 	}
 
@@ -387,13 +387,13 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 			continue
 		case r.plan.isStarting(t):
 			// The commit starts a run of the task already (G11). The next commit continues.
-			r.plan.s.placement.Release(n.Name, t.Pool())
+			r.plan.s.ports.placement.Release(n.Name, t.Pool())
 			r.plan.examineAfterCommit(t)
 			return false, true
 		}
 
 		if !r.plan.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			r.plan.s.placement.Release(n.Name, t.Pool())
+			r.plan.s.ports.placement.Release(n.Name, t.Pool())
 			return false, false
 		}
 
@@ -474,7 +474,7 @@ func (r *parentRun) tooLate() bool {
 		return true
 	}
 
-	r.plan.s.examineAgainAt(r.t, until.Truncate(deadlineStep).Add(deadlineStep))
+	r.plan.s.agenda.examineAgainAt(r.t, until.Truncate(deadlineStep).Add(deadlineStep))
 
 	return false
 }
@@ -513,14 +513,14 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	}
 
 	name := q.Fan.Nodes[index]
-	if n, ok = r.plan.s.placement.ReserveNamed(name, t.Want(), r.plan.now); ok {
+	if n, ok = r.plan.s.ports.placement.ReserveNamed(name, t.Want(), r.plan.now); ok {
 		if r.plan.namespaceOf(t).accepts(n) {
 			delete(q.Away, name)
 			return n, false, true
 		}
 
 		// The namespace's selector has changed since the run began. For this part, it is as if the node were away.
-		r.plan.s.placement.Release(name, t.Pool())
+		r.plan.s.ports.placement.Release(name, t.Pool())
 	}
 
 	// The time since which the node has been away is kept even if the plan fails, because it is true in any
@@ -534,8 +534,8 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		q.Away[name] = since
 	}
 
-	if until := since.Add(r.plan.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
-		r.plan.s.examineAgainAt(t, until)
+	if until := since.Add(r.plan.settings.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
+		r.plan.s.agenda.examineAgainAt(t, until)
 		return nil, false, false
 	}
 
@@ -568,7 +568,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.examineAgainAt(t, at)
+		p.s.agenda.examineAgainAt(t, at)
 		return true
 	}
 
@@ -593,7 +593,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	case !ok:
 		return true
 	case !p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
-		p.s.placement.Release(n.Name, t.Pool())
+		p.s.ports.placement.Release(n.Name, t.Pool())
 		return false
 	}
 
@@ -601,7 +601,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	p.dispatchRun(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
-	p.commit.GuardQueued(t.Ref(p.s.Shard), parent.ID, parent.Mod) // the run must not have been cancelled
+	p.commit.GuardQueued(t.Ref(p.s.records.Shard), parent.ID, parent.Mod) // the run must not have been cancelled
 	p.dequeueRun(t, q)
 
 	return true

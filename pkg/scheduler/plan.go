@@ -35,18 +35,18 @@ import (
 // A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,
 // because claims and effects point into the state from which they were made.
 type plan struct {
-	s *shardState
-	settings
-	now time.Time // the time of the round; settings.clock is that of this plan
+	s        *shardState
+	settings settings
+	now      time.Time // the time of the round; settings.clock is that of this plan
 	// commit collects the writes and their comparisons. It is nil once the plan is settled: applied,
 	// abandoned or empty.
 	commit *store.Commit
 
 	taskChanges
-	claims  []claim           // attempts of ticks and waiting runs that the plan dispatches
-	effects []effect          // all other changes, in the order in which they apply
-	popped  []*taskstate.Task // tasks off the heap, because the plan decides their next tick
-	reservations
+	claims   []claim           // attempts of ticks and waiting runs that the plan dispatches
+	effects  []effect          // all other changes, in the order in which they apply
+	popped   []*taskstate.Task // tasks off the heap, because the plan decides their next tick
+	reserved reservations
 
 	// afterCommit are tasks to examine again after the commit has succeeded. If it fails, all tasks
 	// that the plan changes are examined.
@@ -142,18 +142,18 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	clear(old.claims)
 	clear(old.effects)
 	clear(old.popped)
-	clear(old.reserved)
+	clear(old.reserved.reserved)
 	clear(old.afterCommit)
-	clear(old.joined)
+	clear(old.reserved.joined)
 	clear(old.notices)
 	clear(old.deletions)
 
 	*old = plan{
 		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken || s.aside.anyDue(now.UnixMilli()),
-		commit:      s.commits.NewCommit(s.Shard, s.fences, s.WatermarkRev, s.Watermark),
+		commit:      s.ports.commits.NewCommit(s.records.Shard, s.fences, s.records.WatermarkRev, s.records.Watermark),
 		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reservations: reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
-		afterCommit:  old.afterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		reserved:    reservations{placement: s.ports.placement, pace: s.ports.tokens, line: &s.line, reserved: old.reserved.reserved[:0], joined: old.reserved.joined[:0]},
+		afterCommit: old.afterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -208,7 +208,7 @@ func (p *plan) serveWaiting() {
 		return
 	}
 
-	tasks := s.takeToExamine()
+	tasks := s.agenda.takeToExamine()
 	for i, t := range tasks {
 		t.SetListed(false)
 
@@ -226,7 +226,7 @@ func (p *plan) serveWaiting() {
 			}
 
 			for _, rest := range tasks[i:] {
-				s.examineNext(rest)
+				s.agenda.examineNext(rest)
 			}
 
 			return
@@ -261,7 +261,7 @@ func (p *plan) purgeRecords() {
 // event is applied. The commit's own events arrive later through the watch and have no further effect,
 // because their mod revisions are not newer.
 func (s *shardState) applyCommitted(p *plan, rev int64) {
-	s.WatermarkRev, s.Watermark = rev, p.commit.Watermark
+	s.records.WatermarkRev, s.records.Watermark = rev, p.commit.Watermark
 
 	switch {
 	case len(p.popped) == 0: // no due tick was decided, so the commit proves nothing about edits
@@ -317,13 +317,13 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 
 	// The watermark's seen may have moved past some entries.
 	for t := range s.uncovered {
-		if s.CoveredByWatermark(t) {
+		if s.records.CoveredByWatermark(t) {
 			delete(s.uncovered, t)
 		}
 	}
 
 	for _, t := range p.afterCommit {
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 
 	s.notices = append(s.notices, p.notices...)
@@ -336,10 +336,10 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 // applyAbandoned gives back what the plan has reserved. Nothing of it was written, and nothing of it was
 // applied to memory. All tasks that it would have changed are examined again.
 func (s *shardState) applyAbandoned(p *plan) {
-	p.giveBack()
+	p.reserved.giveBack()
 
-	for _, t := range p.joined {
-		s.examineNext(t)
+	for _, t := range p.reserved.joined {
+		s.agenda.examineNext(t)
 	}
 
 	// The ticks are still undecided, so they go back into the heap.
@@ -348,7 +348,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 	}
 
 	for i := range p.changes {
-		s.examineNext(p.changes[i].task)
+		s.agenda.examineNext(p.changes[i].task)
 	}
 
 	p.commit = nil
@@ -530,7 +530,7 @@ func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*ta
 }
 
 func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
-	n, ok := p.s.placement.Reserve(w, p.now)
+	n, ok := p.s.ports.placement.Reserve(w, p.now)
 	if !ok {
 		p.examineWhenNodesMayAppear(t)
 	}
@@ -540,12 +540,12 @@ func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
 // examineWhenNodesMayAppear makes the worker examine waiting runs again when a node may become available without an
 // event.
 func (p *plan) examineWhenNodesMayAppear(t *taskstate.Task) {
-	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
-		p.s.examineAgainAt(t, until)
+	if until, suspect := p.s.ports.placement.SuspectUntil(p.now); suspect {
+		p.s.agenda.examineAgainAt(t, until)
 	}
 
 	if p.namespaceOf(t).selectorFor(t).Compares() {
-		p.s.examineAgainAt(t, p.now.Add(lookForFacts))
+		p.s.agenda.examineAgainAt(t, p.now.Add(lookForFacts))
 	}
 }
 
@@ -648,17 +648,17 @@ func (s *shardState) grantTokens(now time.Time) {
 	}
 
 	var again time.Duration
-	l.Granted, again = s.tokens.Turn(now)
+	l.Granted, again = s.ports.tokens.Turn(now)
 	l.Turn = now.Add(again)
 	for range l.Granted {
 		t := l.Next()
 		if t == nil {
 			break
 		}
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 
 	if l.Len() == 0 {
-		s.tokens.Leave()
+		s.ports.tokens.Leave()
 	}
 }

@@ -25,20 +25,20 @@ func (h *testWorker) planIsHarmless(at float64) {
 // plans.
 func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	tasks, allAt, later, unread := slices.Clone(h.state.toExamine), h.state.examineAllAt, h.state.later.times(), maps.Clone(h.state.unread)
+	tasks, allAt, later, unread := slices.Clone(h.state.agenda.toExamine), h.state.agenda.examineAllAt, h.state.agenda.later.times(), maps.Clone(h.state.unread)
 	defer func() {
-		for _, t := range h.state.toExamine {
+		for _, t := range h.state.agenda.toExamine {
 			t.SetListed(false)
 		}
 
-		h.state.toExamine = nil
+		h.state.agenda.toExamine = nil
 		for _, t := range tasks {
-			h.state.examineNext(t)
+			h.state.agenda.examineNext(t)
 		}
 
-		h.state.examineAllAt, h.state.unread, h.state.later = allAt, unread, laterTasks{}
+		h.state.agenda.examineAllAt, h.state.unread, h.state.agenda.later = allAt, unread, laterTasks{}
 		for t, at := range later {
-			h.state.later.add(t, at)
+			h.state.agenda.later.add(t, at)
 		}
 	}()
 
@@ -131,9 +131,9 @@ func describe(e effect) string {
 // without the notes.
 func (h *testWorker) knowledge() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.WatermarkRev, h.state.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
+	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.records.WatermarkRev, h.state.records.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 
-	for _, t := range slices.SortedFunc(h.state.Tasks.All(), taskstate.ByName) {
+	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), taskstate.ByName) {
 		if t.Empty() {
 			continue // a plan may forget the task
 		}

@@ -82,7 +82,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 
 	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
 	f := feed.Start(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.state.Shard, p.tellsWatermark, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.state.records.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
 	for {
@@ -192,7 +192,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *feed.Feed) error {
 // openLoaded opens the shard and applies all events up to the opening. The scan that it returns was
 // requested after the opening, as in openAndServe.
 func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.Shard, w.state.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.records.Shard, w.state.fences)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 	// The next ticks were computed from an older watermark, the one of the load. Apply the one that the
 	// opening found.
 	w.state.setWatermark(mark)
-	w.state.WatermarkRev = rev
+	w.state.records.WatermarkRev = rev
 
 	return scan, nil
 }

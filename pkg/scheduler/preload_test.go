@@ -103,10 +103,10 @@ func (a *preloadFixture) takeOver() *testWorker {
 // knows returns everything that a worker knows about its shard, for comparison.
 func (h *testWorker) knows() string {
 	var s strings.Builder
-	m := h.state.Watermark
+	m := h.state.records.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, t := range slices.SortedFunc(h.state.Tasks.All(), taskstate.ByName) {
+	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), taskstate.ByName) {
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -398,7 +398,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 
-		if h.state.Tasks.Get("default/a") != nil || len(h.state.Tasks.Get("default/b").Queue()) != 1 {
+		if h.state.records.Tasks.Get("default/a") != nil || len(h.state.records.Tasks.Get("default/b").Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 

@@ -136,12 +136,12 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 
 	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
 	if !q.StartBefore.IsZero() && q.CountedAttempt() <= 1 {
-		p.s.examineAgainAt(t, q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
+		p.s.agenda.examineAgainAt(t, q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 
 	// A retry waits for its backoff.
 	if at := t.NotBefore(q); at.After(p.now) {
-		p.s.examineAgainAt(t, at)
+		p.s.agenda.examineAgainAt(t, at)
 		return true
 	}
 
@@ -152,7 +152,7 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 // then ticks that waited for that may start.
 func (p *plan) examineAfterProbe(t *taskstate.Task) {
 	if _, until := t.TargetDown(p.now.UnixMilli()); until != 0 {
-		p.s.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
 	}
 }
 
@@ -168,7 +168,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return p.failQueued(t, q, reason, message)
 	}
 
-	if q.Paced() && !p.takeToken(t, p.clock) {
+	if q.Paced() && !p.reserved.takeToken(t, p.settings.clock) {
 		// No token. Keep the reason no_node, if that is why the run waited before.
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
@@ -191,11 +191,11 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 	// The run does not start, so release what was reserved.
 	if q.Paced() {
-		p.returnToken()
+		p.reserved.returnToken()
 	}
 
 	if ok {
-		p.s.placement.Release(n.Name, t.Pool())
+		p.s.ports.placement.Release(n.Name, t.Pool())
 		return false
 	}
 
@@ -248,7 +248,7 @@ func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.
 	}
 
 	p.dequeueRun(t, q)
-	p.commit.Record(t.Ref(p.s.Shard), end)
+	p.commit.Record(t.Ref(p.s.records.Shard), end)
 	p.examineAfterCommit(t) // another run may start now
 }
 
@@ -288,7 +288,7 @@ func (p *plan) expireQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
 // limitsOf returns the limits by a version of a namespace's record, which remember the results of such checks.
 func (s *shardState) limitsOf(name string, n *task.Namespace) *nslimits.Limits {
 	return s.limits.Of(name, n, func() {
-		for t := range s.Tasks.All() {
+		for t := range s.records.Tasks.All() {
 			t.Checked = 0
 		}
 	})
@@ -306,7 +306,7 @@ type planNamespace struct {
 func (p *plan) namespaceOf(t *taskstate.Task) planNamespace {
 	name, _, _ := strings.Cut(t.FullName(), "/")
 	if name != p.namespace.name {
-		p.namespace = planNamespace{p.s, name, p.namespaces.Namespace(name)}
+		p.namespace = planNamespace{p.s, name, p.settings.namespaces.Namespace(name)}
 	}
 
 	return p.namespace
@@ -345,11 +345,11 @@ func (n planNamespace) refusal(t *taskstate.Task) string {
 
 // isFrozen reports whether nothing in the task's namespace may start (G21).
 func (p *plan) isFrozen(t *taskstate.Task) bool {
-	if p.freezes == nil || len(p.freezes.Holding) == 0 {
+	if p.settings.freezes == nil || len(p.settings.freezes.Holding) == 0 {
 		return false
 	}
 	namespace, _, _ := strings.Cut(t.FullName(), "/")
-	return p.freezes.Of(namespace) != nil
+	return p.settings.freezes.Of(namespace) != nil
 }
 
 // A task says what a manual run may give in addition to it (task.Accept). The API checks this when the run is requested.
@@ -403,6 +403,6 @@ func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting, reason, messa
 // is allowed.
 func (p *plan) failRun(t *taskstate.Task, end task.Run, env map[string]string, reason, message string) {
 	end.State, end.Reason, end.Message, end.EndedAt = task.Failed, reason, message, task.At(p.now)
-	p.commit.Record(t.Ref(p.s.Shard), end)
+	p.commit.Record(t.Ref(p.s.records.Shard), end)
 	p.commit.PutDeadLetter(record.Held{Assigned: task.Assigned{Run: end, Env: env}}, end)
 }

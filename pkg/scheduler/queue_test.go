@@ -214,8 +214,8 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	h.decide(6)
 	w.want("a")
 
-	if h.state.Tasks.Len() != 0 || len(h.state.toExamine) != 0 || len(h.state.gone) != 0 || len(h.state.purges) != 0 {
-		t.Errorf("the worker remembers %v, %v, %v, %v", slices.Collect(h.state.Tasks.All()), h.state.toExamine, h.state.gone, h.state.purges)
+	if h.state.records.Tasks.Len() != 0 || len(h.state.agenda.toExamine) != 0 || len(h.state.gone) != 0 || len(h.state.purges) != 0 {
+		t.Errorf("the worker remembers %v, %v, %v, %v", slices.Collect(h.state.records.Tasks.All()), h.state.agenda.toExamine, h.state.gone, h.state.purges)
 	}
 }
 
@@ -531,8 +531,8 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	w.want("a")
 	h.decide(3)
 
-	if h.state.Tasks.Len() != 0 {
-		t.Errorf("in memory are %v", slices.Collect(h.state.Tasks.All()))
+	if h.state.records.Tasks.Len() != 0 {
+		t.Errorf("in memory are %v", slices.Collect(h.state.records.Tasks.All()))
 	}
 }
 

@@ -715,7 +715,7 @@ func (g *game) heal() {
 
 		h.see()
 		waits := 0
-		for t := range h.state.Tasks.All() {
+		for t := range h.state.records.Tasks.All() {
 			waits += len(t.Queue())
 		}
 

@@ -91,7 +91,7 @@ func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 	h.decide(5)
 	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
 
-	if len(h.state.due) != 1 || h.state.Tasks.Get("default/a").Bad {
+	if len(h.state.due) != 1 || h.state.records.Tasks.Get("default/a").Bad {
 		t.Error("the task is set aside")
 	}
 }

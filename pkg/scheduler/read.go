@@ -31,7 +31,7 @@ import (
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	err := w.readAttempts(ctx, now)
 	if err != nil && ctx.Err() == nil {
-		w.state.examineAllBy(now.Add(time.Second))
+		w.state.agenda.examineAllBy(now.Add(time.Second))
 	}
 	return ctx.Err()
 }
@@ -60,7 +60,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 	keys := make([]record.RunKey, len(readings))
 	for i, r := range readings {
-		keys[i] = w.state.RunKey(r.Task, r.Attempt)
+		keys[i] = w.state.records.RunKey(r.Task, r.Attempt)
 	}
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
@@ -97,18 +97,18 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 		delete(w.state.unread, t)
 	}
 
-	list, err := readHistoriesOf(ctx, w.e.cfg.Store, w.state.Shard, some)
+	list, err := readHistoriesOf(ctx, w.e.cfg.Store, w.state.records.Shard, some)
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.state.examineAgainAt(t, taskstate.Instant(now+1000))
+			w.state.agenda.examineAgainAt(t, taskstate.Instant(now+1000))
 		}
 		return
 	}
 
 	for _, s := range list {
 		s.Conclude(now)
-		w.state.examineNext(s.Task())
+		w.state.agenda.examineNext(s.Task())
 	}
 }
 
@@ -227,7 +227,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 // the watch: the watermark does not cover them before the watch has delivered everything up to the listing
 // (see readAhead). Nothing changes if it returns an error.
 func (w *worker) readRevised(ctx context.Context) error {
-	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.state.Shard)
+	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.state.records.Shard)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (w *worker) readRevised(ctx context.Context) error {
 		switch {
 		case ev.Kind == record.KindRevised:
 			revised = ev.Mod
-		case ev.Kind == record.KindEntry && ev.Create <= w.state.applied && w.state.LacksRecord(ev):
+		case ev.Kind == record.KindEntry && ev.Create <= w.state.applied && w.state.records.LacksRecord(ev):
 			changed = append(changed, ev.Key)
 		}
 	}
@@ -280,7 +280,7 @@ func (w *worker) requestPast() {
 	}
 
 	w.e.pastRuns.Request(pastruns.Request{
-		Shard: w.state.Shard, Current: current,
+		Shard: w.state.records.Shard, Current: current,
 		Wanted: func(ctx context.Context) ([]pastruns.Want, bool) {
 			answer := make(chan []pastruns.Want, 1)
 			if !offer(ctx, wantedPast{answer}) {
@@ -314,7 +314,7 @@ const reviewPause = 20 * time.Millisecond
 type wantedPast struct{ answer chan<- []pastruns.Want }
 
 func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
-	r.answer <- w.state.rows.Wanted(&w.state.Tasks)
+	r.answer <- w.state.rows.Wanted(&w.state.records.Tasks)
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 	}
 
 	for i := range r.some {
-		w.state.rows.Restore(w.state.Tasks.Get(r.some[i].Task), &r.some[i], w.state.applied)
+		w.state.rows.Restore(w.state.records.Tasks.Get(r.some[i].Task), &r.some[i], w.state.applied)
 	}
 
 	if r.more {
@@ -388,7 +388,7 @@ func (e *Engine) openShards() []reconcile.Shard {
 	var list []reconcile.Shard
 	for _, w := range e.workers {
 		if w.serving.Load() {
-			list = append(list, reconcile.Shard{ID: w.state.Shard, Owner: w})
+			list = append(list, reconcile.Shard{ID: w.state.records.Shard, Owner: w})
 		}
 	}
 
@@ -424,7 +424,7 @@ func (r recordListing) reviewBy(ctx context.Context, w *worker) error {
 		return w.repairOverdue(ctx, w.recordDiffs, overdueRecords{})
 	}
 
-	w.recordDiffs = known.Differences{Records: w.state.DifferingRecords(r.keys, r.rev)}
+	w.recordDiffs = known.Differences{Records: w.state.records.DifferingRecords(r.keys, r.rev)}
 	w.scheduleRepair(&w.recordDiffs, overdueRecords{})
 
 	return nil
@@ -442,7 +442,7 @@ func (r runListing) reviewBy(ctx context.Context, w *worker) error {
 		return w.repairOverdue(ctx, w.runDiffs, overdueRuns{})
 	}
 
-	w.runDiffs = w.state.DifferingRuns(r.runs, r.rev)
+	w.runDiffs = w.state.records.DifferingRuns(r.runs, r.rev)
 	w.scheduleRepair(&w.runDiffs, overdueRuns{})
 
 	return nil
@@ -471,7 +471,7 @@ type overdueRecords struct{}
 // reviewBy applies the records that still differ, as etcd holds them now. It returns errReload if the
 // watermark belongs to another writer.
 func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.state.RepairRecords(w.recordDiffs)
+	repair := w.state.records.RepairRecords(w.recordDiffs)
 	w.recordDiffs = known.Differences{}
 
 	keys := repair.Keys()
@@ -506,7 +506,7 @@ type overdueRuns struct{}
 
 // reviewBy ends the attempts that are no longer active in etcd, and adds those that are active only there.
 func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
-	repair := w.state.RepairRuns(w.runDiffs)
+	repair := w.state.records.RepairRuns(w.runDiffs)
 	w.runDiffs = known.Differences{}
 
 	if len(repair.Keys) == 0 {
@@ -538,9 +538,9 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 
 		if repair.Added(i, v) {
 			w.countRepair("an attempt", k.Run)
-			t := w.state.TaskNamed(k.Ref.String())
+			t := w.state.records.TaskNamed(k.Ref.String())
 			w.state.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
-			w.state.examineNext(t)
+			w.state.agenda.examineNext(t)
 			w.state.retrySetAside(t)
 		}
 	}
@@ -555,7 +555,7 @@ type historyPage []store.ShardEvent
 
 // reviewBy has the records of tasks that no longer exist deleted.
 func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
-	orphans := w.state.FindOrphans(r, w.state.applied)
+	orphans := w.state.records.FindOrphans(r, w.state.applied)
 	if len(orphans.Entries) == 0 {
 		return nil
 	}

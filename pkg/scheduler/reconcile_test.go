@@ -148,7 +148,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
 
-	if n := h.state.Tasks.Get("default/goes"); n != nil {
+	if n := h.state.records.Tasks.Get("default/goes"); n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 
@@ -164,8 +164,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.state.TaskNamed("default/a").Active()[0]
-	h.state.applyAttemptEnd(h.state.TaskNamed("default/a"), a.Run, a.Create+1)
+	a := h.state.records.TaskNamed("default/a").Active()[0]
+	h.state.applyAttemptEnd(h.state.records.TaskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
 	if got := h.e.repairCount(); got != 1 {

@@ -63,7 +63,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	w.create("a", every("1h"))
 	w.create("b", every("1s"), allow)
 	h.decide(1)
-	mark := h.state.Watermark.Time
+	mark := h.state.records.Watermark.Time
 
 	n := 0
 	edits := func(times int) {
@@ -81,8 +81,8 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
 
-	if !h.state.Watermark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
-		t.Errorf("the watermark is %v, from of b %v", h.state.Watermark.Time, w.entry("b").From)
+	if !h.state.records.Watermark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
+		t.Errorf("the watermark is %v, from of b %v", h.state.records.Watermark.Time, w.entry("b").From)
 	}
 
 	// While edits continue, one attempt finds that out.
@@ -173,8 +173,8 @@ func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 		h.blind(s)
 	}
 
-	if h.state.Watermark.Seen >= created {
-		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.state.Watermark.Seen)
+	if h.state.records.Watermark.Seen >= created {
+		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.state.records.Watermark.Seen)
 	}
 
 	w.work("n1").decide(7)

@@ -35,13 +35,13 @@ func (w *worker) runRound(ctx context.Context) error {
 	now := wallClock.Truncate(time.Millisecond)
 
 	// A clock that was set back must not delay what waits for as long as it was set back.
-	setBack := w.state.clockWasSetBack(wallClock)
-	if at := w.state.examineAllAt; setBack || !at.IsZero() && !wallClock.Before(at) {
-		w.state.examineAllAt = time.Time{}
+	setBack := w.state.agenda.clockWasSetBack(wallClock)
+	if at := w.state.agenda.examineAllAt; setBack || !at.IsZero() && !wallClock.Before(at) {
+		w.state.agenda.examineAllAt = time.Time{}
 		w.state.examineAll()
 	}
 
-	w.state.moveDueTasks(now.UnixMilli())
+	w.state.agenda.moveDueTasks(now.UnixMilli())
 
 	w.state.grantTokens(wallClock)
 	w.state.examineSetAside(now)
@@ -66,7 +66,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		p := w.planRound(now)
 		if p == nil {
 			// Decide nothing, as while etcd is unavailable. The caller of WakeWorkers wakes the worker.
-			w.state.examineAllBy(now.Add(namespacesRetry))
+			w.state.agenda.examineAllBy(now.Add(namespacesRetry))
 
 			if !clock.Sleep(ctx, namespacesRetry) {
 				return ctx.Err()
@@ -155,7 +155,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than this worker commits. Apply the watch's events before the next
 				// attempt.
-				w.state.examineAllBy(now)
+				w.state.agenda.examineAllBy(now)
 
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
@@ -168,7 +168,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// next event.
 			w.state.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
-			w.state.examineAllBy(now.Add(time.Second))
+			w.state.agenda.examineAllBy(now.Add(time.Second))
 
 			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()

@@ -23,7 +23,7 @@ func (w *worker) rowFaults() (faults []string) {
 	var size readmodel.Size
 	paused := 0
 
-	for t := range w.state.Tasks.All() {
+	for t := range w.state.records.Tasks.All() {
 		name := t.FullName()
 		if !t.Present {
 			if hasRuns := t.Activity != nil && len(t.Active())+len(t.Queue()) > 0; (t.Row != readmodel.NoSlot) != hasRuns {
@@ -107,7 +107,7 @@ func (w *worker) runsOfState() (list []string) {
 	const most = 100
 	attempts, away, waiting := 0, 0, map[string]int{}
 
-	for t := range w.state.Tasks.All() {
+	for t := range w.state.records.Tasks.All() {
 		var active, gone, waits []string // each begins with what it is sorted by
 
 		for _, a := range t.Active() {
@@ -238,13 +238,13 @@ func (h *testWorker) endFaults() (faults []string) {
 	ctx := context.WithoutCancel(h.world.ctx)
 	read := func(dir string) map[string][]end {
 		byTask := map[string][]end{}
-		res, err := h.world.client.Get(ctx, h.state.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.state.applied))
+		res, err := h.world.client.Get(ctx, h.state.records.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.state.applied))
 		if err != nil {
 			return nil // compacted, or the test has cut etcd off
 		}
 
 		for _, e := range res.Kvs {
-			k, ok := h.state.Keys.ParseShard(string(e.Key))
+			k, ok := h.state.records.Keys.ParseShard(string(e.Key))
 			if !ok || k.Late {
 				continue
 			}
@@ -265,7 +265,7 @@ func (h *testWorker) endFaults() (faults []string) {
 		return nil
 	}
 
-	for t := range h.state.Tasks.All() {
+	for t := range h.state.records.Tasks.All() {
 		name := t.FullName()
 		if !t.Present || t.Bad {
 			continue

@@ -33,7 +33,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w := newWorker(e, 0, store.Fences{})
 	w.discardState()
 	run := task.RunID(start, "abcdefgh")
-	s := w.state.TaskNamed("default/a")
+	s := w.state.records.TaskNamed("default/a")
 	w.state.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
 
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})

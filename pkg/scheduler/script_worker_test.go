@@ -49,16 +49,16 @@ func (s *scriptedWorker) open() error {
 	s.w.discardState()
 	s.held = store.ShardBatch{}
 
-	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.state.Shard, s.w.state.fences)
+	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.state.records.Shard, s.w.state.fences)
 	if err != nil {
 		return err
 	}
 
-	s.w.state.Watermark, s.w.state.WatermarkRev = mark, rev
+	s.w.state.records.Watermark, s.w.state.records.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
 	f := feed.Start(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.state.Shard, rev, apply) // ends with ctx
+		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.state.records.Shard, rev, apply) // ends with ctx
 	})
 
 	s.w.batches = f.Batches
@@ -143,7 +143,7 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 func (s *scriptedWorker) nextLook() time.Time { return s.w.e.cfg.Now().Add(s.w.sleepFor()) }
 
 func (s *scriptedWorker) known(name string) (k knownTask) {
-	t := s.w.state.Tasks.Get(name)
+	t := s.w.state.records.Tasks.Get(name)
 	if t == nil {
 		k.absent = true
 		return k

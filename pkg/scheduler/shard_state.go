@@ -26,9 +26,9 @@ import (
 // applyAbandoned). Between buildPlan and the outcome it calls nothing that changes the state
 // (mustBeSettled), because a plan points into the state from which it was made.
 type shardState struct {
-	ports
-	known.Records
-	agenda
+	ports   ports
+	records known.Records
+	agenda  agenda
 	// fences are what every commit compares. A preload has none.
 	fences store.Fences
 
@@ -101,10 +101,10 @@ func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()
 
-	s.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
+	s.records.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
 	s.active = taskstate.ActiveTasks{}
-	s.agenda = agenda{lastRound: s.lastRound}
+	s.agenda = agenda{lastRound: s.agenda.lastRound}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.aside = setAsideTasks{retryAt: map[*taskstate.Task]int64{}}
 	s.endedSince = map[string]int64{}
@@ -116,16 +116,16 @@ func (s *shardState) forgetTasks() {
 // releaseAll gives back what the shard holds of shared resources: the slots of its attempts, and its place
 // in line. It forgets all tasks.
 func (s *shardState) releaseAll() {
-	for t := range s.Tasks.All() {
+	for t := range s.records.Tasks.All() {
 		for _, a := range t.Active() {
-			s.placement.Release(a.Node, a.Pool)
+			s.ports.placement.Release(a.Node, a.Pool)
 		}
 	}
 
-	s.tokens.Leave()
+	s.ports.tokens.Leave()
 
 	// A worker that has ended is not dropped at once. Release the memory of the tasks now.
-	s.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
+	s.records.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
 	s.aside = setAsideTasks{}
 	s.queued, s.rows = 0, rows.NewWriter()
 }
@@ -167,11 +167,11 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 // dropTask forgets a task that has no entry and no runs left. Another task object may have the same name by now, and
 // stays.
 func (s *shardState) dropTask(t *taskstate.Task) {
-	if t.Empty() && s.Tasks.Get(t.FullName()) == t {
-		s.Tasks.Delete(t.FullName())
+	if t.Empty() && s.records.Tasks.Get(t.FullName()) == t {
+		s.records.Tasks.Delete(t.FullName())
 		s.endSpan(t)
 		delete(s.aside.retryAt, t)
-		s.later.remove(t)
+		s.agenda.later.remove(t)
 	}
 }
 
@@ -401,7 +401,7 @@ func (a *agenda) takeToExamine() []*taskstate.Task {
 // examineAll notes all tasks that have waiting or active runs.
 func (s *shardState) examineAll() {
 	for _, t := range s.active.Tasks {
-		s.examineNext(t)
+		s.agenda.examineNext(t)
 	}
 }
 
@@ -421,7 +421,7 @@ func (a *agenda) examineNext(t *taskstate.Task) {
 
 // hasWork reports whether there may be something to decide at now, or a history to read.
 func (s *shardState) hasWork(now time.Time) bool {
-	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0 ||
+	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.agenda.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0 ||
 		len(s.aside.ready(now.UnixMilli())) > 0
 }
 
@@ -435,7 +435,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 
 	tick := int64(0)
 	if t.Fires() {
-		tick = s.NextUndecided(t)
+		tick = s.records.NextUndecided(t)
 	}
 
 	delete(s.uncovered, t)
@@ -449,7 +449,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 	s.scheduleTick(t, tick)
 
 	// The watermark's time has passed this tick although it is undecided. decideUncovered decides it (G4).
-	if !s.CoveredByWatermark(t) && t.DueAt() <= s.Watermark.Time.UnixMilli() {
+	if !s.records.CoveredByWatermark(t) && t.DueAt() <= s.records.Watermark.Time.UnixMilli() {
 		s.uncovered[t] = struct{}{}
 	}
 }
@@ -500,13 +500,13 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 // setWatermark sets a watermark that this worker has not written by a plan, and computes the next ticks of
 // the tasks that it affects.
 func (s *shardState) setWatermark(mark record.Watermark) {
-	before := s.Watermark
-	s.Watermark = mark
+	before := s.records.Watermark
+	s.records.Watermark = mark
 
 	// It is the first one, or it is lower than the one before: any task may be affected.
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true
-		for t := range s.Tasks.All() {
+		for t := range s.records.Tasks.All() {
 			s.rescheduleTask(t)
 		}
 		return

@@ -24,7 +24,7 @@ func (h *testWorker) trimTo(name string, history task.History) {
 // trimJob returns what trimTo requests.
 func (h *testWorker) trimJob(name string, history task.History) retention.Trim {
 	h.world.Helper()
-	t := h.state.Tasks.Get(ref(name).String())
+	t := h.state.records.Tasks.Get(ref(name).String())
 	if t == nil || !t.Present {
 		h.world.Fatalf("there is no task %s", name)
 	}

@@ -110,7 +110,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 
 			h.decide(last + 1)
 
-			if h.state.Tasks.Len() != 0 {
+			if h.state.records.Tasks.Len() != 0 {
 				t.Error("the worker remembers it")
 			}
 

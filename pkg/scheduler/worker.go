@@ -72,7 +72,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
 		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4),
 	}
-	w.state = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
+	w.state = shardState{records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
@@ -147,14 +147,14 @@ func (w *worker) openAndServe(ctx context.Context) error {
 
 	// Step 1: write the watermark with a new nonce. From revision rev on, only this worker can commit.
 	opened := time.Now()
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.Shard, w.state.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.state.records.Shard, w.state.fences)
 	if err != nil {
 		return err
 	}
 
 	w.e.metrics.Opens.Inc()
 	w.noteProgress()
-	w.state.Watermark, w.state.WatermarkRev = mark, rev
+	w.state.records.Watermark, w.state.records.WatermarkRev = mark, rev
 	w.noteOpening(mark)
 
 	// Step 2: request the scan for active attempts. It begins after the opening, so no earlier owner can
@@ -172,7 +172,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 	}
 
 	f := feed.Start(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowShard(ctx, w.state.Shard, rev, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowShard(ctx, w.state.records.Shard, rev, apply) // ends with ctx
 	})
 
 	defer f.Stop()
@@ -291,7 +291,7 @@ func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[
 		case keys := <-scan:
 			scan, scanned = nil, true
 
-			if err := w.applyScan(ctx, keys[w.state.Shard]); err != nil {
+			if err := w.applyScan(ctx, keys[w.state.records.Shard]); err != nil {
 				return err
 			}
 
@@ -353,14 +353,14 @@ func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 // readQueue applies the current records of the queue and of ended parts, for tasks that are known. It
 // changes nothing if it returns an error.
 func (w *worker) readQueue(ctx context.Context) error {
-	queue, err := w.e.cfg.Store.Queue(ctx, w.state.Shard)
+	queue, err := w.e.cfg.Store.Queue(ctx, w.state.records.Shard)
 	if err != nil {
 		return err
 	}
 
 	for i := range queue {
 		// Leave runs of unknown tasks to the watch (see applyScan).
-		if t := w.state.Tasks.Get(queue[i].Task); t == nil || t.Orphan(queue[i].Run) {
+		if t := w.state.records.Tasks.Get(queue[i].Task); t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
 
@@ -401,12 +401,12 @@ func (w *worker) sleepFor() time.Duration {
 	}
 
 	// The next time at which all waiting and active runs must be examined.
-	if !w.state.examineAllAt.IsZero() {
-		sleep = min(sleep, w.state.examineAllAt.Sub(now))
+	if !w.state.agenda.examineAllAt.IsZero() {
+		sleep = min(sleep, w.state.agenda.examineAllAt.Sub(now))
 	}
 
 	// The next time at which a single task must be examined.
-	if at, ok := w.state.later.next(); ok {
+	if at, ok := w.state.agenda.later.next(); ok {
 		sleep = min(sleep, taskstate.Instant(at).Sub(now))
 	}
 

@@ -386,7 +386,7 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
-	q := *h.state.TaskNamed("default/a").Queue()[0]
+	q := *h.state.records.TaskNamed("default/a").Queue()[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
@@ -396,14 +396,14 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.Mod, Create: q.Mod, Value: written(q.Waiting),
 	}}})
 
-	if n := len(h.state.TaskNamed("default/a").Queue()); n != 0 {
+	if n := len(h.state.records.TaskNamed("default/a").Queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
 	}
 
 	h.blind(1.15)
 	h.decide(1.2)
 
-	if n := len(h.state.TaskNamed("default/a").Queue()); n != 0 || h.gate.commits != commits || len(h.state.gone) != 0 {
+	if n := len(h.state.records.TaskNamed("default/a").Queue()); n != 0 || h.gate.commits != commits || len(h.state.gone) != 0 {
 		t.Errorf("%d runs wait, %d commits, gone %v", n, h.gate.commits-commits, h.state.gone)
 	}
 
@@ -414,7 +414,7 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	s := h.state.TaskNamed("default/a")
+	s := h.state.records.TaskNamed("default/a")
 	h.state.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
 	h.state.applyAttemptEnd(s, "r", 10)
 	h.state.applyAttemptEnd(s, "other", 11)
@@ -440,8 +440,8 @@ func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	if h.state.Tasks.Len() != len(all) || h.state.applied != h.state.WatermarkRev {
-		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", h.state.Tasks.Len(), h.state.applied, h.state.WatermarkRev)
+	if h.state.records.Tasks.Len() != len(all) || h.state.applied != h.state.records.WatermarkRev {
+		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", h.state.records.Tasks.Len(), h.state.applied, h.state.records.WatermarkRev)
 	}
 
 	h.decide(60)
