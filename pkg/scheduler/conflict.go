@@ -82,7 +82,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	for _, node := range c.Nodes {
 		s.agenda.examineAllBy(now.Add(placement.Suspicion))
 
-		for _, slot := range p.reserved.reserved {
+		for _, slot := range p.reserved.slots {
 			if slot.node.Name == node {
 				s.ports.placement.Suspect(node, slot.node.Revision, now)
 			}

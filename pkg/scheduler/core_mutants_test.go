@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -15,26 +14,21 @@ var coreMutants = []struct {
 	name    string
 	abandon func(s *shardState, p *plan)
 }{
-	{"an effect is applied on failure", func(s *shardState, p *plan) {
-		for _, e := range p.effects {
-			e.applyTo(s, s.applied+1, p.now)
-		}
+	{"the queue changes on failure", func(s *shardState, p *plan) {
+		applyOnly(s, p, func(e effect) bool { _, is := e.(runEnqueued); return is })
 		s.applyAbandoned(p)
 	}},
-	{"a claim is applied on failure", func(s *shardState, p *plan) {
-		for _, c := range p.claims {
-			s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: s.applied + 1, Since: p.now.UnixMilli()})
-		}
+	{"an attempt is active on failure", func(s *shardState, p *plan) {
+		applyOnly(s, p, func(e effect) bool { _, is := e.(*attemptDispatched); return is })
 		s.applyAbandoned(p)
 	}},
-	{"an entry change is applied on failure", func(s *shardState, p *plan) {
-		for i := range p.changes {
-			if c := &p.changes[i]; c.entry != nil {
-				c.entry.applyTo(c.task, s.applied+1)
-			}
-		}
-
+	{"an entry changes on failure", func(s *shardState, p *plan) {
+		applyOnly(s, p, func(e effect) bool { _, is := e.(*entryChanged); return is })
 		s.applyAbandoned(p)
+	}},
+	{"a task moves to its next tick on failure", func(s *shardState, p *plan) {
+		s.applyAbandoned(p)
+		applyOnly(s, p, func(e effect) bool { _, is := e.(tickDecided); return is })
 	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
 		s.records.Watermark = p.commit.Watermark
@@ -42,11 +36,11 @@ var coreMutants = []struct {
 	}},
 	{"all of it is applied on failure", func(s *shardState, p *plan) { s.applyCommitted(p, s.applied+1) }},
 	{"a due task is not put back", func(s *shardState, p *plan) {
-		p.popped = nil
+		p.reserved.due = nil
 		s.applyAbandoned(p)
 	}},
 	{"a note decides: a task to examine later has no ticks", func(s *shardState, p *plan) {
-		tasks := p.popped
+		tasks := p.reserved.due
 		for i := range p.changes {
 			tasks = append(tasks, p.changes[i].task)
 		}
@@ -59,11 +53,11 @@ var coreMutants = []struct {
 		}
 	}},
 	{"a slot is not given back", func(s *shardState, p *plan) {
-		p.reserved.reserved = nil
+		p.reserved.slots = nil
 		s.applyAbandoned(p)
 	}},
 	{"a slot is given back twice", func(s *shardState, p *plan) {
-		for _, slot := range p.reserved.reserved {
+		for _, slot := range p.reserved.slots {
 			s.ports.placement.Release(slot.node.Name, slot.pool)
 		}
 		s.applyAbandoned(p)
@@ -72,6 +66,15 @@ var coreMutants = []struct {
 		p.reserved.tokens = 0
 		s.applyAbandoned(p)
 	}},
+}
+
+// applyOnly applies the effects of a plan for which the function returns true.
+func applyOnly(s *shardState, p *plan, which func(effect) bool) {
+	for _, e := range p.effects {
+		if which(e) {
+			e.applyTo(s, s.applied+1, p.now)
+		}
+	}
 }
 
 // planIsHarmless, which every round driven by hand goes through, detects each of the mutants in one of two

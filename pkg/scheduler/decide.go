@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
@@ -29,17 +28,21 @@ func (p *plan) decideDueTicks() {
 		tick := t.Next
 		s.due.Set(t, 0)
 		t.Next = tick
-		p.popped = append(p.popped, t)
+		p.reserved.due = append(p.reserved.due, t)
+
+		if !p.changesEntry(t) {
+			p.addEffect(tickDecided{t})
+		}
 	}
 
-	if len(p.popped) == 0 || p.keepWatermark {
+	if len(p.reserved.due) == 0 || p.keepWatermark {
 		return
 	}
 
 	// The watermark moves. The commit fails if an edit that this worker has not seen gave a task ticks
 	// before it.
 	p.commit.Moves(s.revised)
-	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
+	mark, last := &p.commit.Watermark, p.reserved.due[len(p.reserved.due)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
 		mark.Time, mark.Last = task.At(taskstate.Instant(last.DueAt())), last.FullName()
 	}
@@ -82,7 +85,7 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 		// it in an inbox (see takeConflictingAttempt), or somebody else has written a queue record of it.
 		// Only record the tick as decided: another record of the run would conflict with the existing one
 		// (G3).
-		p.s.endSpan(t)
+		p.endSpan(t)
 		p.setEntryFrom(t, t.Next)
 		return true
 	}
@@ -105,7 +108,7 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 // setEntryFrom writes the task's entry with the given from (Unix milliseconds): its ticks up to that time
 // are decided.
 func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
-	p.changeEntry(t, func(c *entryChange) { c.from = from })
+	p.changeEntry(t, func(e *entryChanged) { e.from = from })
 }
 
 // decideTick gives a tick that is due now its outcome: skipped if its task is frozen, missed if its start
@@ -199,12 +202,12 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 		return task.ReasonNoNode
 	}
 
-	p.s.endSpan(t)
+	p.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
-	p.dispatchRun(t, n, p.now.Sub(taskstate.Instant(t.Due(tick))))
-	p.commit.Claim(&p.attempt, t.Action(), n.Revision)
+	p.dispatchRun(t, n, false)
 	p.countRun(t, tick)
 	p.counts.run++
+	p.counts.lateness = append(p.counts.lateness, p.now.Sub(taskstate.Instant(t.Due(tick))))
 
 	return ""
 }
@@ -230,11 +233,10 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 	return r
 }
 
-// dispatchRun makes the run in p.attempt an attempt on node n, for which a slot has been counted. The
-// caller then adds the attempt to the commit with Claim or Dispatch. late is how late its tick is, or
-// negative for a run that has waited. From now on the plan starts no other run of the task, so that their
-// fencing tokens differ (G11).
-func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) {
+// dispatchRun makes the run in p.attempt an attempt on node n, for which a slot has been counted. waited means that
+// the run was in the queue. From now on the plan starts no other run of the task, so that their fencing tokens
+// differ (G11).
+func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, waited bool) {
 	p.reserved.reserveSlot(n, t.Pool())
 	p.changeOf(t).started = true
 
@@ -258,12 +260,13 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
 	// lost (G17).
 	a.LostAfter = p.settings.cluster.LostAfterWithLease(n.LeaseTTL)
-	p.claims = append(p.claims, claim{t, a.ID, n.Name, late, probeUntil})
-
 	// The entry of a task with the sticky strategy names the node of its runs, except those for which a request named one.
 	if t.Policy.Sticky() && a.TargetNode == "" && p.ownFields(t).Node != n.Name {
-		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
+		p.changeEntry(t, func(e *entryChanged) { e.own.Node = n.Name })
 	}
+
+	p.dispatched = append(p.dispatched, attemptDispatched{task: t, run: a.ID, node: n.Name, probeUntil: probeUntil, record: a, session: n.Revision, waited: waited})
+	p.addEffect(&p.dispatched[len(p.dispatched)-1])
 }
 
 // decideShadowTick records a tick of a shadow task as skipped. Each tick has its own record (G24),
@@ -272,7 +275,7 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 //
 // The overlap policy does not apply: it concerns runs, and a shadow task has none.
 func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger string) {
-	p.s.endSpan(t)
+	p.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
 	p.commit.Record(t.Ref(p.s.records.Shard), r)
@@ -306,7 +309,7 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	// The write of an extended record compares its mod revision. If the record was trimmed or changed, the
 	// commit fails and the next plan begins a new record.
 	before := p.s.skippedSpans[t]
-	extends := before != nil && before.reason == reason && before.generation == t.Generation && before.last < now.first
+	extends := before != nil && !p.changeOf(t).spanEnded && before.reason == reason && before.generation == t.Generation && before.last < now.first
 	if extends {
 		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
 		now.count += before.count
@@ -331,7 +334,20 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	p.counts.skipped += max(run.Count, 1)
 }
 
-// endSpan ends the current range of skipped ticks of t, because one of its ticks has another outcome.
+// endSpan ends the current range of skipped ticks of t if the commit succeeds, because one of its ticks has another
+// outcome.
+func (p *plan) endSpan(t *taskstate.Task) {
+	if p.s.skippedSpans[t] == nil {
+		return
+	}
+
+	if c := p.changeOf(t); !c.spanEnded {
+		c.spanEnded = true
+		p.addEffect(spanEnded{t})
+	}
+}
+
+// endSpan ends the current range of skipped ticks of t.
 func (s *shardState) endSpan(t *taskstate.Task) {
 	if len(s.skippedSpans) > 0 {
 		delete(s.skippedSpans, t)
@@ -340,7 +356,7 @@ func (s *shardState) endSpan(t *taskstate.Task) {
 
 // missTicks records ticks that will not run, as one range. The caller has made room.
 func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
-	p.s.endSpan(t)
+	p.endSpan(t)
 	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
 	if m.Count > 1 {

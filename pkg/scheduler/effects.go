@@ -6,15 +6,13 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // An effect is a change that a plan makes to the shard: to its records when the commit succeeds, and to
 // memory after that. It is not visible before. If the commit fails, the effect is dropped, and memory is as
 // if it had never been planned.
-//
-// Two kinds of changes are not effects, because nearly every tick makes them: claims (an attempt is put
-// into an inbox) and entry changes. See plan.
 type effect interface {
 	// writeTo adds the change to the commit. It is called once, when the effect is added to the plan.
 	writeTo(c *store.Commit)
@@ -27,6 +25,91 @@ type effect interface {
 func (p *plan) addEffect(e effect) {
 	e.writeTo(p.commit)
 	p.effects = append(p.effects, e)
+}
+
+// attemptDispatched puts an attempt into the inbox of a node. The plan keeps these effects in a slice, because nearly
+// every tick has one.
+type attemptDispatched struct {
+	task       *taskstate.Task
+	run, node  string
+	probeUntil int64 // see taskstate.Attempt
+
+	// The rest is for writeTo only.
+	record  *task.Assigned // the plan's scratch space
+	session int64          // create revision of the node's key, which the commit compares
+	waited  bool           // the run was in the queue, so an earlier attempt may have had the same key
+}
+
+func (e *attemptDispatched) writeTo(c *store.Commit) {
+	if e.waited {
+		c.Dispatch(e.record, e.task.Action(), e.session)
+	} else {
+		c.Claim(e.record, e.task.Action(), e.session)
+	}
+}
+
+// applyTo counts the attempt as active. The revision of the commit is the create revision of the inbox record, and
+// thus the attempt's fencing token.
+func (e *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
+	s.addActiveAttempt(e.task, &taskstate.Attempt{
+		Run: e.run, Node: e.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: e.probeUntil, Pool: e.task.Pool(),
+	})
+	e.task.NoteTurn(e.node)
+}
+
+// entryChanged writes the fields of a task's entry that its owner may change.
+type entryChanged struct {
+	task         *taskstate.Task
+	from, anchor int64 // Unix milliseconds
+	paused       bool
+	own          task.Own // counts, pauses and the sticky node
+}
+
+// newEntryChanged returns an effect that changes nothing yet.
+func newEntryChanged(t *taskstate.Task) *entryChanged {
+	e := &entryChanged{task: t, from: t.From, anchor: t.Anchor, paused: t.Paused, own: t.Own()}
+
+	// An element may change, and the task's own list must stay as it is until the commit has succeeded.
+	e.own.Pauses = slices.Clone(e.own.Pauses)
+
+	return e
+}
+
+// content returns the entry with the changes.
+func (e *entryChanged) content() record.EntryParts {
+	parts := e.task.Entry()
+	parts.From, parts.Anchor = task.At(taskstate.Instant(e.from)), task.At(taskstate.Instant(e.anchor))
+	parts.Paused, parts.Own = e.paused, record.EncodeOwn(&e.own)
+
+	return parts
+}
+
+func (e *entryChanged) writeTo(c *store.Commit) {
+	c.PutEntry(e.task.FullName(), e.content(), e.task.Mod)
+}
+
+// rewriteTo replaces what writeTo has written, after another change.
+func (e *entryChanged) rewriteTo(c *store.Commit) { c.ChangeEntry(e.task.FullName(), e.content()) }
+
+// applyTo copies the fields to the task, and finds its next tick.
+func (e *entryChanged) applyTo(s *shardState, rev int64, _ time.Time) {
+	t := e.task
+	t.From, t.Anchor, t.Paused, t.Mod = e.from, e.anchor, e.paused, rev
+	t.SetOwn(&e.own)
+	s.rows.Touch(t)
+	s.rescheduleTask(t)
+	s.noteDecided(t)
+}
+
+// tickDecided moves a task to its next tick. The watermark of the commit records that the last one is decided. If the
+// entry records it, entryChanged moves the task.
+type tickDecided struct{ task *taskstate.Task }
+
+func (tickDecided) writeTo(*store.Commit) {}
+
+func (e tickDecided) applyTo(s *shardState, _ int64, _ time.Time) {
+	s.advanceToNextTick(e.task)
+	s.noteDecided(e.task)
 }
 
 // runEnqueued puts a new run into the queue. The commit requires that the queue has no record of it.
@@ -123,6 +206,13 @@ func (e ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.skippedSpans[e.task] = e.span
 }
 
+// spanEnded ends a task's range of skipped ticks, because a tick has another outcome.
+type spanEnded struct{ task *taskstate.Task }
+
+func (spanEnded) writeTo(*store.Commit) {}
+
+func (e spanEnded) applyTo(s *shardState, _ int64, _ time.Time) { s.endSpan(e.task) }
+
 // cancelAsked requests that the node of an attempt ends it.
 type cancelAsked struct {
 	task        *taskstate.Task
@@ -215,10 +305,24 @@ func (e recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.gone[e.key] = rev
 }
 
-// failuresCounted drops the ends of runs that the entry counts from now on. The entry change in the same
-// plan writes the count.
+// failuresCounted drops the ends of runs that the entry counts from now on. An entryChanged before it writes the
+// count.
 type failuresCounted struct{ past *taskstate.Past }
 
 func (failuresCounted) writeTo(*store.Commit) {}
 
 func (e failuresCounted) applyTo(*shardState, int64, time.Time) { e.past.Ends = e.past.Uncounted() }
+
+// noticeGiven passes a notice on to the worker.
+type noticeGiven struct{ notice notice }
+
+func (noticeGiven) writeTo(*store.Commit) {}
+
+func (e noticeGiven) applyTo(s *shardState, _ int64, _ time.Time) { s.addNotice(e.notice) }
+
+// taskNoted makes the next plan examine a task.
+type taskNoted struct{ task *taskstate.Task }
+
+func (taskNoted) writeTo(*store.Commit) {}
+
+func (e taskNoted) applyTo(s *shardState, _ int64, _ time.Time) { s.agenda.examineNext(e.task) }

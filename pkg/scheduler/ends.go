@@ -191,16 +191,16 @@ func (p *plan) countEnds(t *taskstate.Task) {
 
 	// A pause that would end by itself becomes one without an end.
 	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
-	p.changeEntry(t, func(c *entryChange) {
-		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].Mod
+	p.changeEntry(t, func(e *entryChanged) {
+		e.own.Failures, e.own.Counted = failures, ends[len(ends)-1].Mod
 		if pause {
-			c.paused = true
-			c.own.Pauses = taskstate.PausedByFailures(c.own.Pauses, failures, p.now)
+			e.paused = true
+			e.own.Pauses = taskstate.PausedByFailures(e.own.Pauses, failures, p.now)
 		}
 	})
 
 	if pause {
-		p.notices = append(p.notices, notice{kind: taskPaused, task: t.FullName(), failures: failures})
+		p.addEffect(noticeGiven{notice{kind: taskPaused, task: t.FullName(), failures: failures}})
 	}
 
 	p.addEffect(failuresCounted{past})
@@ -240,7 +240,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 		return
 	}
 
-	p.changeEntry(t, func(c *entryChange) { c.anchor = anchor })
+	p.changeEntry(t, func(e *entryChanged) { e.anchor = anchor })
 }
 
 // anchorAfter returns the anchor from which the period counts: the end of the last run, or later if the

@@ -68,7 +68,7 @@ func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 // fanOut makes a tick a run with parts. Its record is put into the queue, where it stays until all parts
 // have ended.
 func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
-	p.s.endSpan(t)
+	p.endSpan(t)
 
 	// The run counts as active from the next plan on, so the queue must wait for that (G8).
 	p.changeOf(t).started = true
@@ -278,7 +278,7 @@ func (r *parentRun) endWithoutRecords(nowhere map[int]bool) bool {
 		end := r.partRun(i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.plan.now), "its record no longer exists"
 		r.plan.addEffect(partEnded{task: t, end: &end})
-		r.plan.notices = append(r.plan.notices, notice{kind: partNowhere, task: t.FullName(), run: end.ID})
+		r.plan.addEffect(noticeGiven{notice{kind: partNowhere, task: t.FullName(), run: end.ID}})
 	}
 
 	return true
@@ -406,8 +406,7 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 		}
 
 		r.plan.attempt.Run, r.plan.attempt.Env = r.partRun(index), q.Env
-		r.plan.dispatchRun(t, n, -1)
-		r.plan.commit.Dispatch(&r.plan.attempt, t.Action(), n.Revision)
+		r.plan.dispatchRun(t, n, true)
 		r.plan.commit.GuardEntry(t.FullName(), t.Mod)
 		r.rewriteQueueRecord(w)
 
@@ -598,8 +597,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env
-	p.dispatchRun(t, n, -1)
-	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+	p.dispatchRun(t, n, true)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	p.commit.GuardQueued(t.Ref(p.s.records.Shard), parent.ID, parent.Mod) // the run must not have been cancelled
 	p.dequeueRun(t, q)

@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"iter"
-	"slices"
 	"strconv"
 	"time"
 
@@ -11,51 +9,38 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A plan is one decision: what the shard's next commit writes, and what changes in memory if that commit
-// succeeds. It changes memory in three ways:
+// A plan is one decision: a list of effects, and what it has reserved for them.
 //
-//   - Claims, entry changes and effects describe what the commit writes. They change memory only after the
-//     commit has succeeded (applyCommitted).
-//   - Reservations take resources for which shards compete: slots of nodes and catch-up tokens. They are
-//     taken while deciding, and given back if the commit does not succeed (applyAbandoned).
-//   - Notes say when to examine a task again (agenda), and which histories are requested. They are kept
-//     whatever the outcome of the commit. They affect only when something is examined, never what is
-//     decided.
+//   - An effect is a change that the shard's next commit makes. It changes memory only after the commit has
+//     succeeded (applyCommitted).
+//   - A reservation is taken while deciding, because the decision depends on it: a slot of a node, a catch-up token,
+//     a task off the heap. If the commit does not succeed, all of them are given back (applyAbandoned).
 //
-// Some observations are kept as well: since when the node of a part has been away (Parental.Away), since
-// when a part has had no record (Parental.Missing), which records of parts can be deleted, and that a range
-// of skipped ticks has ended. So are the results of checks against the records of namespaces
-// (nslimits.Checks). All but the ends of ranges are true whatever the outcome of the commit. If one of these
-// is wrong, one more history record is written.
+// Nothing else that a plan does changes what is decided, so it stays whatever the outcome of the commit: when a
+// task is examined again (agenda), which histories and deletions are requested, and what is true in any case. That is
+// since when the node of a part has been away or a part has had no record (Parental), which records of parts can be
+// deleted, and the results of checks against the records of namespaces (nslimits.Checks).
 //
 // A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,
-// because claims and effects point into the state from which they were made.
+// because effects point into the state from which they were made.
 type plan struct {
 	s        *shardState
 	settings settings
 	now      time.Time // the time of the round; settings.clock is that of this plan
+
 	// commit collects the writes and their comparisons. It is nil once the plan is settled: applied,
 	// abandoned or empty.
-	commit *store.Commit
+	commit     *store.Commit
+	changes    []change // one for each task that the plan changes
+	effects    []effect // in the order in which they apply
+	dispatched []attemptDispatched
+	reserved   reservations
 
-	taskChanges
-	claims   []claim           // attempts of ticks and waiting runs that the plan dispatches
-	effects  []effect          // all other changes, in the order in which they apply
-	popped   []*taskstate.Task // tasks off the heap, because the plan decides their next tick
-	reserved reservations
-
-	// afterCommit are tasks to examine again after the commit has succeeded. If it fails, all tasks
-	// that the plan changes are examined.
-	afterCommit []*taskstate.Task
-	counts      outcomes // for metrics and the board
-
-	// notices are logged when the commit has succeeded. deletions are requested whatever its outcome.
-	notices   []notice
-	deletions []*retention.Deletion
+	counts    outcomes              // for metrics and the board
+	deletions []*retention.Deletion // requested whatever the outcome of the commit
 
 	// full means that the plan takes no more changes: the commit has no room, or it is for a task that is set
 	// aside.
@@ -65,7 +50,7 @@ type plan struct {
 	// keepWatermark means that due ticks are recorded as decided in the from of their entries, and the time
 	// of the watermark stays. Such a commit does not compare the shard's revised key (see learnRevised).
 	keepWatermark bool
-	attempt       task.Assigned // scratch space for building claims, reused for each
+	attempt       task.Assigned // scratch space for building attempts, reused for each
 	namespace     planNamespace // the namespace of the task that was examined last
 }
 
@@ -78,29 +63,11 @@ type settings struct {
 	namespaces  Namespaces    // nil while they are not known; then no plan is made
 }
 
-// claim is an attempt that a plan puts into an inbox.
-type claim struct {
-	t    *taskstate.Task
-	run  string // run id
-	node string
-	late time.Duration // how late its tick is decided; negative for a run that has waited
-
-	probeUntil int64 // see taskstate.Attempt
-}
-
-// eachLateness yields how late each dispatched run is. Negative values are runs that have waited.
-func eachLateness(claims []claim) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		for i := range claims {
-			if !yield(claims[i].late) {
-				return
-			}
-		}
-	}
-}
-
 // outcomes counts ticks by outcome, and attempts that were declared lost.
-type outcomes struct{ run, queued, skipped, missed, lost int64 }
+type outcomes struct {
+	run, queued, skipped, missed, lost int64
+	lateness                           []time.Duration // of each tick that starts at once
+}
 
 // buildPlan returns a plan with as many decisions as fit into one commit. now is the time of the round. The
 // caller must settle the plan before the next call: with applyCommitted, applyConflict or applyAbandoned,
@@ -139,21 +106,22 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	// Clear the whole slices, not only their lengths.
 	old := &s.lastPlan
 	clear(old.changes)
-	clear(old.claims)
 	clear(old.effects)
-	clear(old.popped)
-	clear(old.reserved.reserved)
-	clear(old.afterCommit)
-	clear(old.reserved.joined)
-	clear(old.notices)
+	clear(old.dispatched)
 	clear(old.deletions)
+	clear(old.reserved.slots)
+	clear(old.reserved.due)
+	clear(old.reserved.joined)
 
 	*old = plan{
 		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken || s.aside.anyDue(now.UnixMilli()),
-		commit:      s.ports.commits.NewCommit(s.records.Shard, s.fences, s.records.WatermarkRev, s.records.Watermark),
-		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reserved:    reservations{placement: s.ports.placement, pace: s.ports.tokens, line: &s.line, reserved: old.reserved.reserved[:0], joined: old.reserved.joined[:0]},
-		afterCommit: old.afterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		commit:  s.ports.commits.NewCommit(s.records.Shard, s.fences, s.records.WatermarkRev, s.records.Watermark),
+		changes: old.changes[:0], effects: old.effects[:0], dispatched: old.dispatched[:0], deletions: old.deletions[:0],
+		reserved: reservations{
+			placement: s.ports.placement, pace: s.ports.tokens, line: &s.line,
+			slots: old.reserved.slots[:0], due: old.reserved.due[:0], joined: old.reserved.joined[:0],
+		},
+		counts: outcomes{lateness: old.counts.lateness[:0]},
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -196,8 +164,9 @@ func roomForTask(t *taskstate.Task) int {
 	return roomForRecord + len(t.Text)
 }
 
-// examineAfterCommit makes the worker examine t again after the commit has succeeded.
-func (p *plan) examineAfterCommit(t *taskstate.Task) { p.afterCommit = append(p.afterCommit, t) }
+// examineAfterCommit makes the worker examine t again after the commit has succeeded. If it fails, all tasks that the
+// plan changes are examined.
+func (p *plan) examineAfterCommit(t *taskstate.Task) { p.addEffect(taskNoted{t}) }
 
 // serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
 // left stay noted, including the one at which it became full.
@@ -264,7 +233,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	s.records.WatermarkRev, s.records.Watermark = rev, p.commit.Watermark
 
 	switch {
-	case len(p.popped) == 0: // no due tick was decided, so the commit proves nothing about edits
+	case len(p.reserved.due) == 0: // no due tick was decided, so the commit proves nothing about edits
 	case s.overtaken >= maxOvertaken:
 		s.overtaken = maxOvertaken - 1 // the next plan tries once to move the watermark
 	case p.keepWatermark: // for a task that is set aside
@@ -272,46 +241,20 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		s.overtaken = 0
 	}
 
-	// The revision of the commit is the create revision of the inbox records, and thus the attempts'
-	// fencing token.
-	for _, c := range p.claims {
-		s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli(), ProbeUntil: c.probeUntil, Pool: c.t.Pool()})
-		c.t.NoteTurn(c.node)
-	}
-
-	// Entries come before effects, because an effect may use what the entry counts from now on.
-	for i := range p.changes {
-		if c := &p.changes[i]; c.entry != nil {
-			c.entry.applyTo(c.task, rev)
-		}
-	}
-
 	for _, e := range p.effects {
 		e.applyTo(s, rev, p.now)
-	}
-
-	// Now that all changes are applied, find the next tick of each task.
-	for _, t := range p.popped {
-		s.advanceToNextTick(t)
-		s.noteDecided(t)
 	}
 
 	s.aside.commits++
 
 	for i := range p.changes {
-		c := &p.changes[i]
-		if c.entry != nil {
-			s.rows.Touch(c.task)
-			s.rescheduleTask(c.task)
-			s.noteDecided(c.task)
-		}
-
-		c.task.Failed = 0
-		s.endSetAside(c.task)
+		t := p.changes[i].task
+		t.Failed = 0
+		s.endSetAside(t)
 
 		// The task's records can be committed after all.
 		if len(s.reopenedFor) > 0 {
-			delete(s.reopenedFor, c.task.FullName())
+			delete(s.reopenedFor, t.FullName())
 		}
 	}
 
@@ -322,11 +265,6 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		}
 	}
 
-	for _, t := range p.afterCommit {
-		s.agenda.examineNext(t)
-	}
-
-	s.notices = append(s.notices, p.notices...)
 	s.rows.Flush(s.applied)
 
 	// Mark the plan as settled, and release the commit's memory.
@@ -343,7 +281,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 	}
 
 	// The ticks are still undecided, so they go back into the heap.
-	for _, t := range p.popped {
+	for _, t := range p.reserved.due {
 		s.due.Set(t, t.Next)
 	}
 
@@ -354,32 +292,23 @@ func (s *shardState) applyAbandoned(p *plan) {
 	p.commit = nil
 }
 
-// A change is what a plan does with one task.
+// A change is what a plan has done with one task so far.
 type change struct {
 	task *taskstate.Task
 	// started means that the plan dispatches or drops a run of the task. Its queue is then left alone until
 	// the next plan, so that a commit starts at most one run of a task (G11).
 	started bool
-	entry   *entryChange // the new content of the entry's fields, or nil if the entry is not written
+	// spanEnded means that a tick of the task has an outcome that ends its range of skipped ticks.
+	spanEnded bool
+	entry     *entryChanged // nil if the entry is not written
 }
-
-// entryChange holds the fields of an entry that its owner may change, with the values that the plan gives
-// them.
-type entryChange struct {
-	from, anchor int64 // Unix milliseconds
-	paused       bool
-	own          task.Own // counts, pauses and the sticky node
-}
-
-// taskChanges are the tasks that a plan changes. A task holds its index in the list (Task.Change).
-type taskChanges struct{ changes []change }
 
 // changeFor returns the change of a task, or nil if there is none. Task.Change may be a leftover of an
 // earlier plan, so it is valid only if the change at that index belongs to the task.
-func (l *taskChanges) changeFor(t *taskstate.Task) *change {
+func (p *plan) changeFor(t *taskstate.Task) *change {
 	i := int(t.Change)
-	if i < len(l.changes) && l.changes[i].task == t {
-		return &l.changes[i]
+	if i < len(p.changes) && p.changes[i].task == t {
+		return &p.changes[i]
 	}
 
 	return nil
@@ -387,73 +316,53 @@ func (l *taskChanges) changeFor(t *taskstate.Task) *change {
 
 // changeOf returns the change of a task, and adds one if there is none. The pointer is valid until another
 // change is added.
-func (l *taskChanges) changeOf(t *taskstate.Task) *change {
-	if c := l.changeFor(t); c != nil {
+func (p *plan) changeOf(t *taskstate.Task) *change {
+	if c := p.changeFor(t); c != nil {
 		return c
 	}
 
-	t.Change = uint16(len(l.changes)) // a commit has room for fewer
-	l.changes = append(l.changes, change{task: t})
+	t.Change = uint16(len(p.changes)) // a commit has room for fewer
+	p.changes = append(p.changes, change{task: t})
 
-	return &l.changes[t.Change]
+	return &p.changes[t.Change]
 }
 
 // isStarting reports whether the plan dispatches or drops a run of the task.
-func (l *taskChanges) isStarting(t *taskstate.Task) bool {
-	c := l.changeFor(t)
+func (p *plan) isStarting(t *taskstate.Task) bool {
+	c := p.changeFor(t)
 	return c != nil && c.started
 }
 
 // changesEntry reports whether the plan writes the task's entry.
-func (l *taskChanges) changesEntry(t *taskstate.Task) bool {
-	c := l.changeFor(t)
+func (p *plan) changesEntry(t *taskstate.Task) bool {
+	c := p.changeFor(t)
 	return c != nil && c.entry != nil
 }
 
 // changeEntry writes a task's entry with the changes that modify makes. Several calls for one task result
 // in one write, with all of their changes. The commit compares the entry's mod revision (G7). The caller
 // has made room for it.
-func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChange)) {
+func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChanged)) {
 	c := p.changeOf(t)
-	again := c.entry != nil
 
-	if !again {
-		c.entry = &entryChange{from: t.From, anchor: t.Anchor, paused: t.Paused}
-		if t.Past != nil {
-			c.entry.own = t.Past.Own
-
-			// modify may change an element, and the task's own list must stay as it is until the commit has
-			// succeeded.
-			c.entry.own.Pauses = slices.Clone(c.entry.own.Pauses)
-		}
+	if c.entry != nil {
+		modify(c.entry)
+		c.entry.rewriteTo(p.commit)
+		return
 	}
 
+	c.entry = newEntryChanged(t)
 	modify(c.entry)
-
-	e := t.Entry()
-	e.From, e.Anchor = task.At(taskstate.Instant(c.entry.from)), task.At(taskstate.Instant(c.entry.anchor))
-	e.Paused, e.Own = c.entry.paused, record.EncodeOwn(&c.entry.own)
-
-	if again {
-		p.commit.ChangeEntry(t.FullName(), e)
-	} else {
-		p.commit.PutEntry(t.FullName(), e, t.Mod)
-	}
+	p.addEffect(c.entry)
 }
 
 // ownFields returns the task's counts, pauses and sticky node as they will be after the commit.
-func (l *taskChanges) ownFields(t *taskstate.Task) task.Own {
-	if c := l.changeFor(t); c != nil && c.entry != nil {
+func (p *plan) ownFields(t *taskstate.Task) task.Own {
+	if c := p.changeFor(t); c != nil && c.entry != nil {
 		return c.entry.own
 	}
 
 	return t.Own()
-}
-
-// applyTo copies an entry change, which was written at revision rev, to the task.
-func (c *entryChange) applyTo(t *taskstate.Task, rev int64) {
-	t.From, t.Anchor, t.Paused, t.Mod = c.from, c.anchor, c.paused, rev
-	t.SetOwn(&c.own)
 }
 
 // countRun counts a tick that becomes a run, if the number of the task's runs is limited (max_runs). The
@@ -464,30 +373,31 @@ func (p *plan) countRun(t *taskstate.Task, tick int64) {
 		return
 	}
 
-	p.changeEntry(t, func(c *entryChange) {
-		c.own.Runs++
-		c.from = max(c.from, tick)
+	p.changeEntry(t, func(e *entryChanged) {
+		e.own.Runs++
+		e.from = max(e.from, tick)
 	})
 }
 
 // usesRunBudget reports whether the task has used all runs that max_runs allows, those of this plan
 // included.
-func (l *taskChanges) usesRunBudget(t *taskstate.Task) bool {
-	return t.Policy.MaxRuns > 0 && l.ownFields(t).Runs >= t.Policy.MaxRuns
+func (p *plan) usesRunBudget(t *taskstate.Task) bool {
+	return t.Policy.MaxRuns > 0 && p.ownFields(t).Runs >= t.Policy.MaxRuns
 }
 
-// reservations are the shared resources that a plan has taken: slots of nodes, catch-up tokens, and places
-// in the shard's line for tokens. They are taken while deciding, because whether a tick fires depends on
-// them. They are given back if the commit does not succeed.
+// reservations are what a plan has taken: slots of nodes, catch-up tokens, places in the shard's line for tokens,
+// and tasks off the heap. They are taken while deciding, because whether a tick fires depends on them. They are given
+// back if the commit does not succeed.
 type reservations struct {
 	placement placer
 	pace      tokens
 	line      *taskstate.TokenLine
 
-	reserved []reservedSlot
-	tokens   int               // tokens taken, for runs of late ticks
-	granted  int               // how many of these had been granted to tasks of the line
-	joined   []*taskstate.Task // tasks that joined the line, because there was no token for them
+	slots   []reservedSlot
+	tokens  int               // tokens taken, for runs of late ticks
+	granted int               // how many of these had been granted to tasks of the line
+	joined  []*taskstate.Task // tasks that joined the line, because there was no token for them
+	due     []*taskstate.Task // tasks off the heap, because the plan decides their next tick
 }
 
 // reservedSlot is a slot that was taken on a node.
@@ -590,7 +500,7 @@ func (n planNamespace) accepts(node *task.Node) bool {
 
 // reserveSlot records a slot that the placement has counted, so that giveBack returns it.
 func (r *reservations) reserveSlot(n *task.Node, pool placement.Pool) {
-	r.reserved = append(r.reserved, reservedSlot{n, pool})
+	r.slots = append(r.slots, reservedSlot{n, pool})
 }
 
 // takeToken takes a catch-up token for a run of t. It returns false, and puts t into the line, if there is
@@ -620,9 +530,10 @@ func (r *reservations) returnToken() {
 	r.pace.Return(1)
 }
 
-// giveBack gives everything back, because nothing of the plan was written. It must be called at most once.
+// giveBack returns slots, tokens and places in the line, because nothing of the plan was written. It must be called at
+// most once.
 func (r *reservations) giveBack() {
-	for _, slot := range r.reserved {
+	for _, slot := range r.slots {
 		r.placement.Release(slot.node.Name, slot.pool)
 	}
 

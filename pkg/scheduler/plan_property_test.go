@@ -77,16 +77,6 @@ func (h *testWorker) dryPlan(at float64, abandon func(*plan)) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)
 
-	for _, c := range p.claims {
-		fmt.Fprintf(&b, " %s starts %s;", c.t.FullName(), c.run)
-	}
-
-	for _, c := range p.changes {
-		if c.entry != nil {
-			fmt.Fprintf(&b, " entry %s %d %d %t %d %d;", c.task.FullName(), c.entry.from, c.entry.anchor, c.entry.paused, c.entry.own.Runs, c.entry.own.Failures)
-		}
-	}
-
 	var effects []string
 	for _, e := range p.effects {
 		effects = append(effects, describe(e))
@@ -106,6 +96,14 @@ func (h *testWorker) dryPlan(at float64, abandon func(*plan)) string {
 // describe returns the name of an effect.
 func describe(e effect) string {
 	switch e := e.(type) {
+	case *attemptDispatched:
+		return e.task.FullName() + " starts " + e.run
+	case *entryChanged:
+		return fmt.Sprintf("entry %s %d %d %t %d %d", e.task.FullName(), e.from, e.anchor, e.paused, e.own.Runs, e.own.Failures)
+	case tickDecided:
+		return "decided " + e.task.FullName()
+	case spanEnded:
+		return "end the range of " + e.task.FullName()
 	case runEnqueued:
 		return "enqueue " + e.run.ID
 	case runRequeued:
@@ -147,6 +145,10 @@ func (h *testWorker) knowledge() string {
 
 		if t.Row >= 0 {
 			fmt.Fprintf(&b, " row %+v", h.state.rows.Index.Row(t.Row))
+		}
+
+		if span := h.state.skippedSpans[t]; span != nil {
+			fmt.Fprintf(&b, " skipped %d to %d, %d", span.first, span.last, span.mod)
 		}
 
 		for _, q := range t.Queue() {

@@ -13,7 +13,7 @@ import (
 
 // enqueueRun puts the run of a tick into the queue. reason says why it waits.
 func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
-	p.s.endSpan(t)
+	p.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
 	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
 	p.countRun(t, run.ScheduledTime.UnixMilli())
@@ -179,8 +179,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 	n, ok := p.pickForAttempt(t, q)
 	if ok && p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
-		p.dispatchRun(t, n, -1)
-		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+		p.dispatchRun(t, n, true)
 
 		// The task must be unchanged: it may have been paused, updated or deleted (G7).
 		p.commit.GuardEntry(t.FullName(), t.Mod)
@@ -372,7 +371,7 @@ func (p *plan) whyForbidden(t *taskstate.Task, q *taskstate.Waiting) (reason, me
 // failTick ends the run of a tick whose task the namespace does not allow, without starting it. It does not count
 // for max_runs. The caller has made room for a history record and a dead letter.
 func (p *plan) failTick(t *taskstate.Task, tick int64, id, trigger string) {
-	p.s.endSpan(t)
+	p.endSpan(t)
 	run := p.newRun(t, tick, id, trigger)
 	run.Attempt = 0
 	p.failRun(t, run, nil, task.ReasonNamespace, p.namespaceOf(t).refusal(t))

@@ -99,7 +99,7 @@ func (w *worker) runRound(ctx context.Context) error {
 		}
 
 		// From here until the plan is applied or abandoned, no event may be applied to the shard: the
-		// plan's claims and effects point into its state.
+		// plan's effects point into its state.
 		began, alone := time.Now(), p.alone
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.CommitSeconds.Observe(time.Since(began).Seconds())
@@ -249,14 +249,12 @@ func (w *worker) observePlan(p *plan) {
 		Run: p.counts.run, Queued: p.counts.queued, Skipped: p.counts.skipped, Missed: p.counts.missed, Lost: p.counts.lost,
 	})
 
-	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
-		w.e.recent.AddDecided(p.now, skipped, eachLateness(p.claims))
+	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.counts.lateness) > 0 {
+		w.e.recent.AddDecided(p.now, skipped, p.counts.lateness)
 	}
 
-	for _, c := range p.claims {
-		if c.late >= 0 {
-			w.e.metrics.Lateness.Observe(c.late.Seconds())
-		}
+	for _, late := range p.counts.lateness {
+		w.e.metrics.Lateness.Observe(late.Seconds())
 	}
 }
 

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,20 +136,16 @@ func (r *Recent) slotAt(now time.Time) *recentCounts {
 	return s
 }
 
-// AddDecided adds what one commit has decided: how many ticks do not run, and how late each of the others
-// is. A negative lateness is that of a run that has waited, and is ignored.
-func (r *Recent) AddDecided(now time.Time, skipped int64, lateness iter.Seq[time.Duration]) {
+// AddDecided adds what one commit has decided: how many ticks do not run, and how late each tick is that starts at
+// once.
+func (r *Recent) AddDecided(now time.Time, skipped int64, lateness []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	s := r.slotAt(now)
 	s.skipped += skipped
 
-	for late := range lateness {
-		if late < 0 {
-			continue
-		}
-
+	for _, late := range lateness {
 		ms := late.Milliseconds()
 		s.late[task.LateBucket(ms)]++
 		s.maxMS = max(s.maxMS, ms)

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"slices"
 	"testing"
 	"time"
 )
@@ -12,7 +11,7 @@ func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
 	var r Recent
 	sec := func(s float64) time.Time { return recentStart.Add(time.Duration(s * float64(time.Second))) }
 	claim := func(at float64, late time.Duration) {
-		r.AddDecided(sec(at), 2, slices.Values([]time.Duration{late, -1}))
+		r.AddDecided(sec(at), 2, []time.Duration{late})
 	}
 
 	claim(0, 40*time.Millisecond)

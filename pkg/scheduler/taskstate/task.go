@@ -42,7 +42,7 @@ type Task struct {
 
 	At      int32  // index in the heap, or -1
 	Row     int32  // slot of its row in the shard's index, or -1; see package rows
-	Change  uint16 // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
+	Change  uint16 // index in the plan's list of changes; may be out of date, see changeFor of scheduler
 	NameLen uint16 // length of namespace/name in bytes
 	Added   uint16 // history records since the last trim
 	Checked uint16 // the last check by the record of its namespace; see nslimits.Checks
