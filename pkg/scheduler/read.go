@@ -332,7 +332,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 	}
 
 	for i := range r.some {
-		w.state.rows.Restore(w.state.records.Tasks.Get(r.some[i].Task), &r.some[i], w.state.applied)
+		w.state.rows.Restore(w.state.records.Tasks.Get(r.some[i].Want.Task), &r.some[i], w.state.applied)
 	}
 
 	if r.more {

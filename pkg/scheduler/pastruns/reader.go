@@ -52,7 +52,7 @@ func (w *Want) owns(run string) bool { return w.UID == "" || task.RunBelongs(run
 
 // Past is how the runs of a task had ended at a revision.
 type Past struct {
-	Want
+	Want     Want
 	Revision int64
 	Last     End                // the end with the highest mod revision; zero: none is kept
 	Success  End                // the success with the highest mod revision; zero: none is kept
@@ -211,7 +211,7 @@ func (d deadRuns) of(t *Want) []store.ShardEvent {
 
 // pastReading is the reading of one task.
 type pastReading struct {
-	*Past
+	past *Past
 	left []store.ShardEvent // the records that are not read yet, the latest first
 }
 
@@ -351,21 +351,21 @@ func (r *Reader) readRecords(ctx context.Context, readings []pastReading, want i
 // take adds the next record to the past of its task.
 func (p *pastReading) take(ev *store.ShardEvent) {
 	end, ok := record.EndOf(ev.Value)
-	if !ok || readmodel.OutcomeOf(end.State) == 0 || p.Success.Mod != 0 {
+	if !ok || readmodel.OutcomeOf(end.State) == 0 || p.past.Success.Mod != 0 {
 		return
 	}
 
 	e := End{ev.Mod, end}
-	if p.Last.Mod == 0 {
-		p.Last = e
+	if p.past.Last.Mod == 0 {
+		p.past.Last = e
 	}
 
 	switch end.State {
 	case task.Succeeded:
-		p.Success, p.left = e, nil
+		p.past.Success, p.left = e, nil
 	case task.Cancelled:
 		// It says nothing about the task.
 	default:
-		p.Failures++
+		p.past.Failures++
 	}
 }

@@ -133,9 +133,9 @@ func (w *receiver) request() Request {
 						dead = append(dead, string(d.State))
 					}
 				}
-				w.found[p.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
+				w.found[p.Want.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
 				if p.Revision != listedAt {
-					w.found[p.Task] = fmt.Sprintf("read at %d", p.Revision)
+					w.found[p.Want.Task] = fmt.Sprintf("read at %d", p.Revision)
 				}
 			}
 			w.parts, w.ended = append(w.parts, len(some)), !more

@@ -45,8 +45,8 @@ type Store interface {
 
 // Shard is a shard that is open, and its owner.
 type Shard struct {
-	ID int
-	Owner
+	ID    int
+	Owner Owner
 }
 
 // Owner compares listings with what it knows. The methods that pass a listing do not block, and return false if the
@@ -132,9 +132,9 @@ func (r *Reconciler) listShard(ctx context.Context, s Shard) int {
 		return 0
 	}
 
-	s.CompareRecords(keys, rev)
+	s.Owner.CompareRecords(keys, rev)
 
-	if opening := s.Openings(); r.searched[s.Owner] != opening {
+	if opening := s.Owner.Openings(); r.searched[s.Owner] != opening {
 		if r.listHistory(ctx, s, splitsOf(keys)) {
 			r.searched[s.Owner] = opening
 		}
@@ -176,7 +176,7 @@ func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) int {
 	}
 
 	for _, s := range shards {
-		s.CompareRuns(byShard[s.ID], rev)
+		s.Owner.CompareRuns(byShard[s.ID], rev)
 	}
 
 	return len(all)
@@ -187,7 +187,7 @@ func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) int {
 func (r *Reconciler) listHistory(ctx context.Context, s Shard, splits []string) bool {
 	for after := ""; ; {
 		page, next, err := r.store.HistoryKeys(ctx, s.ID, after, splits)
-		if err != nil || !s.CompareHistory(page) {
+		if err != nil || !s.Owner.CompareHistory(page) {
 			return false
 		}
 		if next == "" {

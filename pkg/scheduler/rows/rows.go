@@ -536,7 +536,7 @@ func (w *Writer) Restored() { w.dismissed = nil }
 // Restore completes the row of a task with what has been read of its past. applied is the revision up to which all
 // events are applied.
 func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
-	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.UID != t.UID() {
+	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.Want.UID != t.UID() {
 		return
 	}
 
