@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -97,7 +97,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		// Start the counters at a random value, as if some records had been added since the last trim.
 		// Otherwise the histories of a shard that often changes its owner would be trimmed too rarely.
 		t.Added = uint16(s.ports.random.IntN(trimAfter(t)))
-		t.Dead = uint8(s.ports.random.IntN(retention.TrimAfter(store.KeepDead, 0)))
+		t.Dead = uint8(s.ports.random.IntN(background.TrimAfter(store.KeepDead, 0)))
 	}
 
 	t.Bad = err != nil
@@ -261,12 +261,12 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 // trimAfter returns after how many new records t's history is trimmed.
 func trimAfter(t *taskstate.Task) int {
-	return retention.TrimAfter(t.Policy.History.Keep, int(t.Timing.Often))
+	return background.TrimAfter(t.Policy.History.Keep, int(t.Timing.Often))
 }
 
 // trimOf returns the request to trim t's history after the end ev.
-func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
-	job := retention.Trim{
+func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) background.Trim {
+	job := background.Trim{
 		Fences: s.fences, Ref: t.Ref(s.records.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
 	}
 	if t.CountsFailures() {
@@ -299,11 +299,11 @@ func (s *shardState) trimDead(t *taskstate.Task) {
 		return
 	}
 
-	if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead, 0) {
+	if t.Dead++; int(t.Dead) < background.TrimAfter(store.KeepDead, 0) {
 		return
 	}
 
-	if s.ports.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.records.Shard), Dead: true}) {
+	if s.ports.trims.Ask(background.Trim{Fences: s.fences, Ref: t.Ref(s.records.Shard), Dead: true}) {
 		t.Dead = 0
 	} else {
 		t.Dead-- // the task's next dead run asks again

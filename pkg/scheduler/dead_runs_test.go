@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -113,13 +113,13 @@ func TestDead_TheNewestOfATaskStay(t *testing.T) {
 
 		done := make(chan error, 1)
 		go func() { done <- h.e.trims.Run(ctx) }()
-		bury(store.KeepDead+60, store.KeepDead+60+retention.TrimAfter(store.KeepDead, 0))
+		bury(store.KeepDead+60, store.KeepDead+60+background.TrimAfter(store.KeepDead, 0))
 		h.see()
 		w.eventually("the oldest are gone", func() bool {
 			res, err := w.client.Get(w.ctx, w.store.Keys().Dead(ref("a")), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 			w.ok(err)
 			n := len(res.Kvs)
-			return n < store.KeepDead+retention.TrimAfter(store.KeepDead, 0) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+retention.TrimAfter(store.KeepDead, 0)-1))
+			return n < store.KeepDead+background.TrimAfter(store.KeepDead, 0) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+background.TrimAfter(store.KeepDead, 0)-1))
 		})
 
 		cancel()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/absence"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -293,7 +293,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		return
 	}
 
-	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.records.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
+	b := &background.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.records.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}

@@ -53,13 +53,10 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/feed"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
-	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -83,7 +80,7 @@ type Config struct {
 	// Reconcile is about how often a shard is compared with what etcd holds. The default is 1 min.
 	Reconcile time.Duration
 	// PastRate is how many tasks per second are read to find out how their runs had ended before their shard
-	// was opened. The default is pastruns.DefaultRate.
+	// was opened. The default is background.DefaultPastRate.
 	PastRate int
 	// Now returns the time by which ticks are decided. Required.
 	Now func() time.Time
@@ -111,10 +108,10 @@ type Engine struct {
 	cfg          Config
 	freezes      freezes
 	scans        *node.ActiveScanner
-	trims        *retention.Trimmer
-	ttlDeleter   *retention.Deleter
-	pastRuns     *pastruns.Reader
-	reconciler   *reconcile.Reconciler
+	trims        *background.Trimmer
+	ttlDeleter   *background.Deleter
+	pastRuns     *background.PastReader
+	reconciler   *background.Reconciler
 	patience     time.Duration // differencePatience; shorter in tests
 	recent       node.Recent
 	pace         *node.CatchUpLimiter
@@ -154,17 +151,17 @@ func New(cfg Config) *Engine {
 	}
 
 	e := &Engine{
-		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
+		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: background.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
 		metrics: node.NewMetrics(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
 	}
-	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
-	e.reconciler = reconcile.New(cfg.Store, e.openShards, cfg.Logger)
+	e.ttlDeleter = background.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
+	e.reconciler = background.NewReconciler(cfg.Store, e.openShards, cfg.Logger)
 	if cfg.Reconcile != 0 {
 		e.reconciler.Period = cfg.Reconcile
 	}
 
-	e.pastRuns = pastruns.NewReader(cfg.Store, cmp.Or(cfg.PastRate, pastruns.DefaultRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
+	e.pastRuns = background.NewPastReader(cfg.Store, cmp.Or(cfg.PastRate, background.DefaultPastRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = node.NewCatchUpLimiter(e.catchUpRate)
 	e.scanLimit = node.NewScanLimiter()
 
@@ -371,11 +368,11 @@ type Store interface {
 	shardFollower
 	committer
 	attemptReader
-	reconcile.Store
+	background.ListingStore
 	recordReader
-	pastruns.Store
-	retention.HistoryTrimmer
-	retention.TaskExpirer
+	background.PastStore
+	background.HistoryTrimmer
+	background.TaskExpirer
 }
 
 // shardFollower reads a shard and follows its changes. See store.Shards for the methods.
@@ -408,7 +405,7 @@ type recordReader interface {
 // served is what queries read of a shard that is open.
 type served struct {
 	index *readmodel.Index
-	watch *feed.Feed
+	watch *background.Feed
 }
 
 // Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -481,7 +481,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 
 	none := new(task.Duration) // no ledger
 	for _, keep := range []int{10, 5, 4, 1} {
-		w.ok(e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll, Ledger: none}}))
+		w.ok(e.trims.Trim(w.ctx, background.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll, Ledger: none}}))
 		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
 
@@ -493,7 +493,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
 
-	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1, Ledger: none}}); !errors.Is(err, task.ErrFenced) {
+	if err := e.trims.Trim(w.ctx, background.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1, Ledger: none}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/scheduler/feed"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -345,7 +345,7 @@ func (h *testWorker) load() error {
 
 	h.state.records.Watermark, h.state.records.WatermarkRev = mark, rev
 	h.noteOpening(mark)
-	f := feed.Start(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := background.StartFeed(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
 

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -38,7 +38,7 @@ func benchmarkTrim(b *testing.B, w *world, ledger bool, added int) {
 		history.Ledger = new(task.Duration)
 	}
 
-	jobs := make([]retention.Trim, tasks)
+	jobs := make([]background.Trim, tasks)
 	written := make([]int, tasks)
 	for i := range jobs {
 		w.create(fmt.Sprint("t", i), cronned("* * * * *"))

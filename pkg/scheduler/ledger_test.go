@@ -15,7 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -471,7 +471,7 @@ func TestFold_KnowsSinceWhenTheLedgerIsComplete(t *testing.T) {
 	w.create("a", every("15m"))
 
 	var c task.Cluster
-	trims := retention.NewTrimmer(h.e.cfg.Store, func() task.Cluster { return c }, w.clock, h.e.cfg.Logger)
+	trims := background.NewTrimmer(h.e.cfg.Store, func() task.Cluster { return c }, w.clock, h.e.cfg.Logger)
 	full := func(func() (kv.Result, error)) (kv.Result, error) { return kv.Result{}, rpctypes.ErrNoSpace }
 
 	const step, late = 20, 30
@@ -539,7 +539,7 @@ func TestFold_FollowsTheCluster(t *testing.T) {
 	h.see()
 
 	var c task.Cluster
-	trims := retention.NewTrimmer(h.e.cfg.Store, func() task.Cluster { return c }, w.clock, h.e.cfg.Logger)
+	trims := background.NewTrimmer(h.e.cfg.Store, func() task.Cluster { return c }, w.clock, h.e.cfg.Logger)
 	trim := func(keep int, own *task.Duration) {
 		t.Helper()
 		history := keeps(keep)

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	explain "github.com/carillonhq/carillon/pkg/internal/why"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -646,8 +646,8 @@ func generate(w *world, c *chronicle, random *rand.Rand, seconds int) {
 	w.ok(err)
 	g := &generator{world: w, chronicle: c, random: random, uid: a.Task.UID, late: map[int64][]task.Run{}, edits: max(1, seconds/200_000)}
 	etcd := &fullStore{Store: w.store}
-	trimmer := retention.NewTrimmer(etcd, func() task.Cluster { return task.Cluster{} }, w.clock, zap.NewNop())
-	job := retention.Trim{Fences: w.assign("n1"), Ref: ref(c.name), UID: g.uid, Created: a.EntryMade, History: a.Task.History}
+	trimmer := background.NewTrimmer(etcd, func() task.Cluster { return task.Cluster{} }, w.clock, zap.NewNop())
+	job := background.Trim{Fences: w.assign("n1"), Ref: ref(c.name), UID: g.uid, Created: a.EntryMade, History: a.Task.History}
 
 	for s := int64(1); s <= int64(seconds); s++ {
 		w.at(float64(s))

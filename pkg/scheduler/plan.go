@@ -4,9 +4,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -39,8 +39,8 @@ type plan struct {
 	dispatched []attemptDispatched
 	reserved   reservations
 
-	counts    outcomes              // for metrics and the board
-	deletions []*retention.Deletion // requested whatever the outcome of the commit
+	counts    outcomes               // for metrics and the board
+	deletions []*background.Deletion // requested whatever the outcome of the commit
 
 	// full means that the plan takes no more changes: the commit has no room, or it is for a task that is set
 	// aside.

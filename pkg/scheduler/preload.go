@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/feed"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
@@ -30,7 +30,7 @@ type preload struct {
 	// wanted is closed to request the handover.
 	wanted chan struct{}
 	// handed delivers the watch that is handed over. It is closed without a value if there is none.
-	handed chan *feed.Feed
+	handed chan *background.Feed
 	// leave gives back the place among the shards that are being preloaded. Further calls do nothing.
 	leave func()
 }
@@ -40,7 +40,7 @@ type preload struct {
 // error if the shard is being preloaded already.
 func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 	p := &preload{
-		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *feed.Feed, 1),
+		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *background.Feed, 1),
 	}
 	e.mu.Lock()
 	if e.preloads[shard] != nil {
@@ -81,7 +81,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w.becomeStandby()
 
 	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
-	f := feed.Start(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := background.StartFeed(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.state.records.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
@@ -176,7 +176,7 @@ const catchUpTimeout = 2 * time.Second
 
 // serveLoaded opens a shard whose load has been started or completed by a preload, and decides its ticks.
 // It always stops the watch f.
-func (w *worker) serveLoaded(ctx context.Context, f *feed.Feed) error {
+func (w *worker) serveLoaded(ctx context.Context, f *background.Feed) error {
 	defer f.Stop()
 
 	scan, err := w.openLoaded(ctx, f.Batches)

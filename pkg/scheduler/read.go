@@ -11,9 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
-	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
-	"github.com/carillonhq/carillon/pkg/scheduler/reconcile"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -279,10 +278,10 @@ func (w *worker) requestPast() {
 		return current()
 	}
 
-	w.e.pastRuns.Request(pastruns.Request{
+	w.e.pastRuns.Request(background.PastRequest{
 		Shard: w.state.records.Shard, Current: current,
-		Wanted: func(ctx context.Context) ([]pastruns.Want, bool) {
-			answer := make(chan []pastruns.Want, 1)
+		Wanted: func(ctx context.Context) ([]background.WantedPast, bool) {
+			answer := make(chan []background.WantedPast, 1)
 			if !offer(ctx, wantedPast{answer}) {
 				return nil, false
 			}
@@ -301,7 +300,7 @@ func (w *worker) requestPast() {
 				}
 			}
 		},
-		Deliver: func(ctx context.Context, some []pastruns.Past, more bool) bool {
+		Deliver: func(ctx context.Context, some []background.Past, more bool) bool {
 			return offer(ctx, foundPast{some, more, opening})
 		},
 	})
@@ -311,7 +310,9 @@ func (w *worker) requestPast() {
 const reviewPause = 20 * time.Millisecond
 
 // wantedPast asks for the tasks whose past is not known.
-type wantedPast struct{ answer chan<- []pastruns.Want }
+type wantedPast struct {
+	answer chan<- []background.WantedPast
+}
 
 func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
 	r.answer <- w.state.rows.Wanted(&w.state.records.Tasks)
@@ -320,7 +321,7 @@ func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
 
 // foundPast is what has been read of the past of some tasks.
 type foundPast struct {
-	some    []pastruns.Past
+	some    []background.Past
 	more    bool  // further tasks follow
 	opening int64 // the value of worker.openings when it was requested
 }
@@ -381,23 +382,23 @@ func (w *worker) offerReview(r review) bool {
 }
 
 // openShards returns the shards whose workers serve them, ordered by shard, for the reconciler.
-func (e *Engine) openShards() []reconcile.Shard {
+func (e *Engine) openShards() []background.OpenShard {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	var list []reconcile.Shard
+	var list []background.OpenShard
 	for _, w := range e.workers {
 		if w.serving.Load() {
-			list = append(list, reconcile.Shard{ID: w.state.records.Shard, Owner: w})
+			list = append(list, background.OpenShard{ID: w.state.records.Shard, Owner: w})
 		}
 	}
 
-	slices.SortFunc(list, func(a, b reconcile.Shard) int { return a.ID - b.ID })
+	slices.SortFunc(list, func(a, b background.OpenShard) int { return a.ID - b.ID })
 
 	return list
 }
 
-// Openings, CompareRecords, CompareRuns and CompareHistory implement reconcile.Owner.
+// Openings, CompareRecords, CompareRuns and CompareHistory implement background.ShardOwner.
 func (w *worker) Openings() int64 { return w.openings.Load() }
 
 func (w *worker) CompareRecords(keys []store.ShardEvent, rev int64) bool {

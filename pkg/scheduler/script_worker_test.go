@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
-	"github.com/carillonhq/carillon/pkg/scheduler/feed"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -57,7 +57,7 @@ func (s *scriptedWorker) open() error {
 	s.w.state.records.Watermark, s.w.state.records.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
-	f := feed.Start(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := background.StartFeed(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.state.records.Shard, rev, apply) // ends with ctx
 	})
 

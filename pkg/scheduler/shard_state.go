@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/scheduler/rows"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -208,7 +208,7 @@ type commitMaker interface {
 
 // trims accepts requests to cut a history to its length. Ask returns false if it is busy; the shard then
 // asks again later.
-type trims interface{ Ask(retention.Trim) bool }
+type trims interface{ Ask(background.Trim) bool }
 
 // Namespaces are the records of the namespaces at one revision. A plan uses one value throughout.
 type Namespaces interface {

@@ -23,7 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
-	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -574,7 +574,7 @@ func (p *play) failOften() {
 		return
 	}
 
-	n := pastruns.MaxDead + p.rand.IntN(5)
+	n := background.MaxPastDead + p.rand.IntN(5)
 	p.say("%d runs of %s fail", n, name)
 	st, err := p.store.Task(p.ctx, ref(name))
 	p.ok(err)

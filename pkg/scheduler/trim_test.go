@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -22,7 +22,7 @@ func (h *testWorker) trimTo(name string, history task.History) {
 }
 
 // trimJob returns what trimTo requests.
-func (h *testWorker) trimJob(name string, history task.History) retention.Trim {
+func (h *testWorker) trimJob(name string, history task.History) background.Trim {
 	h.world.Helper()
 	t := h.state.records.Tasks.Get(ref(name).String())
 	if t == nil || !t.Present {

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/scheduler/feed"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -43,7 +43,7 @@ type worker struct {
 
 	// preloaded is a watch of a shard that was loaded before this node owned it. The first opening
 	// continues with it. It is nil if there is none, and after that opening.
-	preloaded *feed.Feed
+	preloaded *background.Feed
 	// stopTellingWatermark is closed when the preloaded watch no longer has to report changes of the
 	// watermark.
 	stopTellingWatermark chan struct{}
@@ -171,7 +171,7 @@ func (w *worker) openAndServe(ctx context.Context) error {
 		return err
 	}
 
-	f := feed.Start(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := background.StartFeed(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowShard(ctx, w.state.records.Shard, rev, apply) // ends with ctx
 	})
 
@@ -268,7 +268,7 @@ func (w *worker) applyToShard(b store.ShardBatch) {
 
 // runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides
 // nothing before scan has delivered the active attempts. watch is that of the loaded shard.
-func (w *worker) runLoop(ctx context.Context, watch *feed.Feed, scan <-chan map[int][]store.ActiveKey) error {
+func (w *worker) runLoop(ctx context.Context, watch *background.Feed, scan <-chan map[int][]store.ActiveKey) error {
 	batches := watch.Batches
 	w.batches = batches
 	timer := time.NewTimer(maxIdleSleep)

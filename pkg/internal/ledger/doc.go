@@ -1,6 +1,6 @@
 // Package ledger remembers the outcomes of a task's ticks after its history was trimmed.
 //
-// The trimmer (package retention) folds the records that it deletes into chunks, in the transaction that deletes them. So
+// The trimmer (background.Trimmer) folds the records that it deletes into chunks, in the transaction that deletes them. So
 // each record is in the history or in the ledger at every revision, and never in both. A chunk is the value of one key
 // below record.Keys.LedgerOf. When the newest chunk is full, the next one begins: see ChunkSize.
 //

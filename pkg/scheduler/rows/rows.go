@@ -5,7 +5,7 @@
 // of events, and when a commit has succeeded, it writes the rows of these tasks (Flush).
 //
 // How the last run of a task ended, and since when its runs fail, is known only from its history. A Writer learns of
-// each end from the events since the shard was loaded. What was before is read in the background (package pastruns) and
+// each end from the events since the shard was loaded. What was before is read in the background (background.PastReader) and
 // passed to Restore. Both may contain the same ends, in any order.
 //
 // The rows of tasks with waiting or active runs and of failing tasks have details, for boards. Of a task whose entry is
@@ -22,7 +22,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -67,7 +67,7 @@ type failing []deadRun
 type deadRun struct {
 	run    uint64 // a hash of its id
 	create int64  // the create revision of its record; a dismissal rewrites the record before it deletes it
-	// failure is how the run has failed. It is nil if that is not known, and for all but the newest pastruns.MaxDead.
+	// failure is how the run has failed. It is nil if that is not known, and for all but the newest background.MaxPastDead.
 	failure *readmodel.Failure
 }
 
@@ -464,7 +464,7 @@ func (w *Writer) addDead(t *taskstate.Task, ev *store.ShardEvent) {
 		f[at].failure = failureOf(ev)
 	}
 
-	if older := len(f) - 1 - pastruns.MaxDead; older >= 0 {
+	if older := len(f) - 1 - background.MaxPastDead; older >= 0 {
 		f[older].failure = nil
 	}
 	w.failing[t] = f
@@ -505,7 +505,7 @@ func failureOf(ev *store.ShardEvent) *readmodel.Failure {
 
 // Wanted returns the tasks whose past is not known, and those that are failing without that it is known how, in no
 // particular order. It begins to note what Restore needs. tasks are those of the shard.
-func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
+func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []background.WantedPast) {
 	w.dismissed = map[string]struct{}{}
 
 	for t := range tasks.All() {
@@ -515,7 +515,7 @@ func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []pastruns.Want) {
 
 		_, isUnexplained := w.unexplained[t]
 		if isUnexplained || !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
-			list = append(list, pastruns.Want{Task: t.FullName(), UID: t.UID()})
+			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID()})
 		}
 	}
 
@@ -535,7 +535,7 @@ func (w *Writer) Restored() { w.dismissed = nil }
 
 // Restore completes the row of a task with what has been read of its past. applied is the revision up to which all
 // events are applied.
-func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
+func (w *Writer) Restore(t *taskstate.Task, p *background.Past, applied int64) {
 	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.Want.UID != t.UID() {
 		return
 	}
@@ -587,7 +587,7 @@ func (w *Writer) Restore(t *taskstate.Task, p *pastruns.Past, applied int64) {
 }
 
 // explain adds to the dead runs of a failing task how they have failed. All that p says otherwise is known already.
-func (w *Writer) explain(t *taskstate.Task, p *pastruns.Past) {
+func (w *Writer) explain(t *taskstate.Task, p *background.Past) {
 	read := map[uint64]*store.ShardEvent{}
 	for i := range p.Dead {
 		read[xxhash.Sum64String(p.Dead[i].Run)] = &p.Dead[i]
@@ -597,7 +597,7 @@ func (w *Writer) explain(t *taskstate.Task, p *pastruns.Past) {
 	w.keepDead(t, func(d deadRun) bool { return read[d.run] != nil || d.create > p.DeadRevision })
 
 	f := w.failing[t]
-	for i := max(0, len(f)-pastruns.MaxDead); i < len(f); i++ {
+	for i := max(0, len(f)-background.MaxPastDead); i < len(f); i++ {
 		if d := read[f[i].run]; d != nil && f[i].failure == nil {
 			f[i].failure = failureOf(d)
 		}

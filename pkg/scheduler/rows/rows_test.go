@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/pastruns"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -125,8 +125,8 @@ func outcomeAfter(story []happening) outcome {
 }
 
 // pastAt returns what a reader finds that lists the dead runs at one revision, and the history at a later one.
-func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
-	p := pastruns.Past{Want: pastruns.Want{Task: taskName, UID: "uid0"}, Revision: historyAt, DeadRevision: deadAt}
+func pastAt(story []happening, deadAt, historyAt int64) background.Past {
+	p := background.Past{Want: background.WantedPast{Task: taskName, UID: "uid0"}, Revision: historyAt, DeadRevision: deadAt}
 	var dead []store.ShardEvent
 
 	for _, h := range story {
@@ -142,7 +142,7 @@ func pastAt(story []happening, deadAt, historyAt int64) pastruns.Past {
 		}
 
 		end, _ := record.EndOf(h.record())
-		p.Last = pastruns.End{Mod: h.revised, End: end}
+		p.Last = background.PastEnd{Mod: h.revised, End: end}
 
 		switch h.state {
 		case task.Succeeded:
@@ -455,7 +455,7 @@ func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
 		w.Flush(h.revised)
 	}
 
-	const failures = pastruns.MaxDead + 2
+	const failures = background.MaxPastDead + 2
 	for i := range failures {
 		happens(happening{state: task.Lost, run: fmt.Sprint("r", i), dead: true})
 	}
@@ -463,7 +463,7 @@ func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
 		happens(happening{run: fmt.Sprint("r", failures-1-i)})
 
 		// It is requested once.
-		if is, want := w.NeedsExplanations(), i+1 == pastruns.MaxDead; is != want {
+		if is, want := w.NeedsExplanations(), i+1 == background.MaxPastDead; is != want {
 			t.Errorf("after %d dismissals, something has to be read: %t", i+1, is)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -30,7 +30,7 @@ type Past struct {
 	Known bool
 	Ended int64
 
-	Deletion *retention.Deletion // deletion because of the ttl that was requested, or nil
+	Deletion *background.Deletion // deletion because of the ttl that was requested, or nil
 }
 
 // End is how a run ended, or that a tick did not run.

@@ -1,4 +1,4 @@
-package reconcile
+package background
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 )
 
 // fakeStore has one record in each shard, one active run in each of two shards, and histories of two pages.
-type fakeStore struct {
+type fakeListings struct {
 	failing atomic.Bool
 	records int // if set, each shard has this many
 }
 
-var errUnavailable = errors.New("unavailable")
+var errNoListing = errors.New("unavailable")
 
-func (s *fakeStore) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
+func (s *fakeListings) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
 	if s.failing.Load() {
-		return nil, 0, errUnavailable
+		return nil, 0, errNoListing
 	}
 
 	keys := make([]store.ShardEvent, max(s.records, 1))
@@ -36,9 +36,9 @@ func (s *fakeStore) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent,
 	return keys, 7, nil
 }
 
-func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
+func (s *fakeListings) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
 	if s.failing.Load() {
-		return nil, 0, errUnavailable
+		return nil, 0, errNoListing
 	}
 	for shard := range 2 {
 		runs = append(runs, store.ActiveKey{RunKey: record.RunKey{Ref: record.Ref{Shard: shard}, Run: fmt.Sprint("run of ", shard)}})
@@ -46,7 +46,7 @@ func (s *fakeStore) ScanActive(context.Context) (runs []store.ActiveKey, rev int
 	return runs, 8, nil
 }
 
-func (s *fakeStore) HistoryKeys(_ context.Context, shard int, after string, _ []string) (events []store.ShardEvent, next string, err error) {
+func (s *fakeListings) HistoryKeys(_ context.Context, shard int, after string, _ []string) (events []store.ShardEvent, next string, err error) {
 	if after == "" {
 		return []store.ShardEvent{{Key: fmt.Sprint("first of ", shard)}}, "second", nil
 	}
@@ -108,8 +108,8 @@ func (o *fakeOwner) listed() []string {
 
 func TestReconciler_ListsEachShardAndItsHistoryAfterAnOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, owners := &fakeStore{}, []*fakeOwner{{openings: 1}, {openings: 1}}
-		r := New(s, func() []Shard { return []Shard{{0, owners[0]}, {1, owners[1]}} }, zap.NewNop())
+		s, owners := &fakeListings{}, []*fakeOwner{{openings: 1}, {openings: 1}}
+		r := NewReconciler(s, func() []OpenShard { return []OpenShard{{0, owners[0]}, {1, owners[1]}} }, zap.NewNop())
 		go r.Run(t.Context())
 
 		// step waits for at least one whole period, and compares what each owner got in that time.
@@ -162,7 +162,7 @@ func TestReconciler_ListsEachShardAndItsHistoryAfterAnOpening(t *testing.T) {
 func TestReconciler_ListsOnceAPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &fakeOwner{}
-		r := New(&fakeStore{}, func() []Shard { return []Shard{{0, o}} }, zap.NewNop())
+		r := NewReconciler(&fakeListings{}, func() []OpenShard { return []OpenShard{{0, o}} }, zap.NewNop())
 		r.Period = time.Second
 		go r.Run(t.Context())
 		time.Sleep(100 * time.Second)
@@ -178,14 +178,14 @@ func TestReconciler_ListsOnceAPeriod(t *testing.T) {
 func TestReconciler_ListsLongShardsLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Sixteen shards of 62,500 records are a million keys, and take 200 s at 5000 keys a second.
-		s, owners := &fakeStore{records: 62_500}, make([]*fakeOwner, 16)
-		shards := make([]Shard, len(owners))
+		s, owners := &fakeListings{records: 62_500}, make([]*fakeOwner, 16)
+		shards := make([]OpenShard, len(owners))
 		for i := range owners {
 			owners[i] = &fakeOwner{}
-			shards[i] = Shard{i, owners[i]}
+			shards[i] = OpenShard{i, owners[i]}
 		}
 
-		r := New(s, func() []Shard { return shards }, zap.NewNop())
+		r := NewReconciler(s, func() []OpenShard { return shards }, zap.NewNop())
 		go r.Run(t.Context())
 
 		const passes = 6

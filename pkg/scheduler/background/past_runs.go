@@ -1,7 +1,4 @@
-// Package pastruns reads how the runs of tasks have ended before their shard got its owner, for the rows that queries
-// read. No decision depends on it. A Reader reads the history of each task: it takes minutes for a million tasks, at a
-// rate that does not disturb the firing of ticks.
-package pastruns
+package background
 
 import (
 	"cmp"
@@ -20,87 +17,89 @@ import (
 )
 
 const (
-	// DefaultRate is how many tasks a Reader reads in a second, at most, unless it is given another rate.
-	DefaultRate = 5000
-	// retryPause is the pause before a batch is read again, and while the node is overdue.
-	retryPause = time.Second
-	// maxRecords limits how many records of a task without dead runs are read to find its last success.
-	maxRecords = 200
-	// MaxDead is of how many dead runs of a task the records are read, the newest ones.
-	MaxDead = 8
-	// maxRound limits how many records of a task are read at once.
-	maxRound = 64
-	// maxRequests is how many requests may wait. A cluster has fewer shards.
-	maxRequests = 4096
+	// DefaultPastRate is how many tasks a PastReader reads in a second, at most, unless it is given another rate.
+	DefaultPastRate = 5000
+	// pastRetryPause is the pause before a batch is read again, and while the node is overdue.
+	pastRetryPause = time.Second
+	// maxPastRecords limits how many records of a task without dead runs are read to find its last success.
+	maxPastRecords = 200
+	// MaxPastDead is of how many dead runs of a task the records are read, the newest ones.
+	MaxPastDead = 8
+	// maxRecordsAtOnce limits how many records of a task are read at once.
+	maxRecordsAtOnce = 64
+	// maxPastRequests is how many requests may wait. A cluster has fewer shards.
+	maxPastRequests = 4096
 )
 
-// Store lists histories and dead runs, and reads records.
-type Store interface {
+// PastStore lists histories and dead runs, and reads records.
+type PastStore interface {
 	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
 	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 
-// Want is a task whose past is to be read.
-type Want struct {
+// WantedPast is a task whose past is to be read.
+type WantedPast struct {
 	Task string // namespace/name
 	UID  string
 }
 
 // owns reports whether a run belongs to the task, and not to a former one of that name.
-func (w *Want) owns(run string) bool { return w.UID == "" || task.RunBelongs(run, w.UID) }
+func (w *WantedPast) owns(run string) bool { return w.UID == "" || task.RunBelongs(run, w.UID) }
 
 // Past is how the runs of a task had ended at a revision.
 type Past struct {
-	Want     Want
+	Want     WantedPast
 	Revision int64
-	Last     End                // the end with the highest mod revision; zero: none is kept
-	Success  End                // the success with the highest mod revision; zero: none is kept
+	Last     PastEnd            // the end with the highest mod revision; zero: none is kept
+	Success  PastEnd            // the success with the highest mod revision; zero: none is kept
 	Failures int                // how many runs have failed after that
-	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last MaxDead have their values
+	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last MaxPastDead have their values
 
 	// DeadRevision is the revision from which on the dead runs were listed. Dead may lack those that were created later.
 	DeadRevision int64
 }
 
-// End is a record in the history of a task.
-type End struct {
+// PastEnd is a record in the history of a task.
+type PastEnd struct {
 	Mod int64
 	record.End
 }
 
-// Request asks for the past of the tasks of a shard.
-type Request struct {
+// PastRequest asks for the past of the tasks of a shard.
+type PastRequest struct {
 	Shard int
 	// Current reports whether the worker still wants the result.
 	Current func() bool
 	// Wanted returns the tasks, or false if the worker does not want the result any more.
-	Wanted func(ctx context.Context) ([]Want, bool)
+	Wanted func(ctx context.Context) ([]WantedPast, bool)
 	// Deliver passes on a part of the result; more parts follow if more is set. It returns false if the worker does not
 	// want the result any more.
 	Deliver func(ctx context.Context, some []Past, more bool) bool
 }
 
-// Reader reads one shard after another, in parallel with the workers.
-type Reader struct {
-	store    Store
+// PastReader reads how the runs of tasks have ended before their shard got its owner, for the rows that queries
+// read. No decision depends on it. It reads the history of each task, one shard after another: that takes minutes for a
+// million tasks, at a rate that does not disturb the firing of ticks.
+type PastReader struct {
+	store    PastStore
 	overdue  func() bool
 	pause    time.Duration // after each batch of store.HistoriesAtOnce tasks
-	requests chan Request
+	requests chan PastRequest
 	log      *zap.Logger
 }
 
-// NewReader returns a Reader. It does nothing until Run is called. It reads at most rate tasks in a second, and pauses
+// NewPastReader returns a PastReader. It does nothing until Run is called. It reads at most rate tasks in a second, and pauses
 // while overdue returns true: then the node has more urgent things to do.
-func NewReader(s Store, rate int, overdue func() bool, log *zap.Logger) *Reader {
-	return &Reader{
+func NewPastReader(s PastStore, rate int, overdue func() bool, log *zap.Logger) *PastReader {
+	return &PastReader{
 		store: s, overdue: overdue, pause: store.HistoriesAtOnce * time.Second / time.Duration(rate),
-		requests: make(chan Request, maxRequests), log: log,
+		requests: make(chan PastRequest, maxPastRequests), log: log,
 	}
 }
 
 // Request queues a request without blocking. If too many wait, it is dropped.
-func (r *Reader) Request(q Request) {
+func (r *PastReader) Request(q PastRequest) {
 	select {
 	case r.requests <- q:
 	default:
@@ -108,7 +107,7 @@ func (r *Reader) Request(q Request) {
 }
 
 // Run serves requests until ctx ends, and returns its error.
-func (r *Reader) Run(ctx context.Context) error {
+func (r *PastReader) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,7 +119,7 @@ func (r *Reader) Run(ctx context.Context) error {
 }
 
 // readShard serves one request, batch by batch.
-func (r *Reader) readShard(ctx context.Context, q Request) {
+func (r *PastReader) readShard(ctx context.Context, q PastRequest) {
 	wanted, ok := q.Wanted(ctx)
 	if !ok {
 		return
@@ -137,7 +136,7 @@ func (r *Reader) readShard(ctx context.Context, q Request) {
 		return
 	}
 
-	slices.SortFunc(wanted, func(a, b Want) int { return strings.Compare(a.Task, b.Task) })
+	slices.SortFunc(wanted, func(a, b WantedPast) int { return strings.Compare(a.Task, b.Task) })
 
 	for len(wanted) > 0 {
 		some := wanted[:min(len(wanted), store.HistoriesAtOnce)]
@@ -156,7 +155,7 @@ func (r *Reader) readShard(ctx context.Context, q Request) {
 
 // retry calls read until it succeeds, and waits while the node is overdue. It returns false if ctx ends or the worker
 // does not want the result any more.
-func (r *Reader) retry(ctx context.Context, q Request, read func() error) bool {
+func (r *PastReader) retry(ctx context.Context, q PastRequest, read func() error) bool {
 	for q.Current() {
 		if !r.overdue() {
 			err := read()
@@ -167,7 +166,7 @@ func (r *Reader) retry(ctx context.Context, q Request, read func() error) bool {
 			r.log.Debug("could not read how runs had ended", zap.Int("shard", q.Shard), zap.Error(err))
 		}
 
-		if !clock.Sleep(ctx, retryPause) {
+		if !clock.Sleep(ctx, pastRetryPause) {
 			return false
 		}
 	}
@@ -182,7 +181,7 @@ type deadRuns struct {
 }
 
 // readDead lists the dead runs of a shard.
-func (r *Reader) readDead(ctx context.Context, shard int) (deadRuns, error) {
+func (r *PastReader) readDead(ctx context.Context, shard int) (deadRuns, error) {
 	list := deadRuns{byTask: map[string][]store.ShardEvent{}}
 
 	for after := ""; ; {
@@ -205,7 +204,7 @@ func (r *Reader) readDead(ctx context.Context, shard int) (deadRuns, error) {
 }
 
 // of returns the dead runs of a task, without those of a deleted task of the same name.
-func (d deadRuns) of(t *Want) []store.ShardEvent {
+func (d deadRuns) of(t *WantedPast) []store.ShardEvent {
 	return slices.DeleteFunc(slices.Clone(d.byTask[t.Task]), func(ev store.ShardEvent) bool { return !t.owns(ev.Run) })
 }
 
@@ -217,7 +216,7 @@ type pastReading struct {
 
 // readTasks reads the histories of tasks, at most store.HistoriesAtOnce. It lists the keys first, and then reads
 // records, the latest first, until each task has a success or no records are left.
-func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead deadRuns) ([]Past, error) {
+func (r *PastReader) readTasks(ctx context.Context, shard int, tasks []WantedPast, dead deadRuns) ([]Past, error) {
 	refs := make([]record.Ref, len(tasks))
 	for i, t := range tasks {
 		namespace, name, _ := strings.Cut(t.Task, "/")
@@ -242,7 +241,7 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 	}
 
 	// The last run of most tasks has succeeded, so the pages start small and grow.
-	for want := 1; ; want = min(4*want, maxRound) {
+	for want := 1; ; want = min(4*want, maxRecordsAtOnce) {
 		more, err := r.readRecords(ctx, readings, want, rev)
 		if err != nil {
 			return nil, err
@@ -251,7 +250,7 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 		if !more {
 			break
 		}
-		if want == maxRound && !clock.Sleep(ctx, r.pause) {
+		if want == maxRecordsAtOnce && !clock.Sleep(ctx, r.pause) {
 			return nil, ctx.Err()
 		}
 	}
@@ -268,11 +267,11 @@ func (r *Reader) readTasks(ctx context.Context, shard int, tasks []Want, dead de
 
 // readNewestDead reads the newest dead runs of each task, which show how it has failed. Those that were dismissed since they
 // were listed are left out.
-func (r *Reader) readNewestDead(ctx context.Context, found []Past, rev int64) error {
+func (r *PastReader) readNewestDead(ctx context.Context, found []Past, rev int64) error {
 	var keys []string
 	for i := range found {
 		dead := found[i].Dead
-		for _, ev := range dead[max(0, len(dead)-MaxDead):] {
+		for _, ev := range dead[max(0, len(dead)-MaxPastDead):] {
 			keys = append(keys, ev.Key)
 		}
 	}
@@ -313,11 +312,11 @@ func (p *Past) recordsToRead(latestFirst []store.ShardEvent) int {
 		after, _ = slices.BinarySearchFunc(latestFirst, oldest, func(ev store.ShardEvent, dead int64) int { return cmp.Compare(dead, ev.Mod) })
 	}
 
-	return max(after, maxRecords)
+	return max(after, maxPastRecords)
 }
 
 // readRecords reads up to want further records of each task that needs them. It returns false if none does.
-func (r *Reader) readRecords(ctx context.Context, readings []pastReading, want int, rev int64) (more bool, err error) {
+func (r *PastReader) readRecords(ctx context.Context, readings []pastReading, want int, rev int64) (more bool, err error) {
 	var page []string
 	var of []*pastReading
 
@@ -355,7 +354,7 @@ func (p *pastReading) take(ev *store.ShardEvent) {
 		return
 	}
 
-	e := End{ev.Mod, end}
+	e := PastEnd{ev.Mod, end}
 	if p.past.Last.Mod == 0 {
 		p.past.Last = e
 	}

@@ -1,24 +1,15 @@
-// Package retention deletes what need not be kept: history records and dead runs beyond the number that a
-// task keeps (Trimmer), and tasks whose schedule has ended and whose ttl has expired (Deleter).
+// Package background holds what works in parallel with the workers of shards, so that no tick waits for it:
 //
-// It works in parallel with the workers of shards, so that no tick waits for it. The workers decide what to
-// delete, and request it. A request that does not fit into a queue, or fails, is not remembered: the worker
-// makes it again. Each delete compares the fences of the shard, so that only its owner deletes.
+//   - Trimmer and Deleter delete what need not be kept: history records and dead runs beyond the number that a task
+//     keeps, and tasks whose schedule has ended and whose ttl has expired.
+//   - Reconciler lists what etcd holds, so that a worker finds out what its watch has lost.
+//   - PastReader reads how runs have ended before a shard got its owner.
+//   - Feed follows a shard, and passes its events on.
 //
-// What leaves a history is added to the task's ledger (package ledger) by the transaction that deletes it, so a crash
-// loses nothing, and nothing is counted twice:
-//
-//	list the keys of the history ─► choose the surplus ─► its values and the newest chunk ─► ledger.Fold ─► one transaction
-//
-// The list usually contains the values, because those of the oldest ticks are read with it.
-//
-// The transaction compares the newest chunk, so that of two folds of the same records only one is applied, and the records
-// that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
-// deleted without a fold, because a full etcd must get rid of records. Readers see the hole from the counts of the ledger.
-//
-// If records or chunks are deleted without being counted, the newest chunk notes it, so that readers know from which tick
-// on the history and the ledger together are complete (ledger.Chunk: Gone, Uncounted).
-package retention
+// The package decides no ticks. The workers decide what to delete and what to repair. A request that does not fit into a
+// queue, or fails, is not remembered: the worker makes it again. Each delete compares the fences of the shard, so that
+// only its owner deletes.
+package background
 
 import (
 	"cmp"
@@ -67,6 +58,20 @@ type folder interface {
 // the workers, so that no tick waits for it. A task is trimmed after a number of records has been added (TrimAfter), so
 // that its keys are not listed too often. A request that does not fit into the queue is made again when the task's next
 // run ends.
+//
+// What leaves a history is added to the task's ledger (package ledger) by the transaction that deletes it, so a crash
+// loses nothing, and nothing is counted twice:
+//
+//	list the keys of the history ─► choose the surplus ─► its values and the newest chunk ─► ledger.Fold ─► one transaction
+//
+// The list usually contains the values, because those of the oldest ticks are read with it.
+//
+// The transaction compares the newest chunk, so that of two folds of the same records only one is applied, and the records
+// that their owner may extend. After a conflict, everything is read again. A full etcd refuses puts. Then the records are
+// deleted without a fold, because a full etcd must get rid of records. Readers see the hole from the counts of the ledger.
+//
+// If records or chunks are deleted without being counted, the newest chunk notes it, so that readers know from which tick
+// on the history and the ledger together are complete (ledger.Chunk: Gone, Uncounted).
 type Trimmer struct {
 	store   HistoryTrimmer
 	cluster func() task.Cluster // the default and the limit of ledgers

@@ -1,4 +1,4 @@
-package pastruns
+package background
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // fakeStore holds the histories and dead runs of the tasks of a shard.
-type fakeStore struct {
+type fakePasts struct {
 	dead      []store.ShardEvent
 	histories map[string][]store.ShardEvent // by namespace/name
 	byKey     map[string]store.ShardEvent
@@ -28,12 +28,12 @@ type fakeStore struct {
 
 const listedAt = 99
 
-func newFakeStore() *fakeStore {
-	return &fakeStore{histories: map[string][]store.ShardEvent{}, byKey: map[string]store.ShardEvent{}}
+func newFakePasts() *fakePasts {
+	return &fakePasts{histories: map[string][]store.ShardEvent{}, byKey: map[string]store.ShardEvent{}}
 }
 
 // add adds a run of a task that ended at revision mod, and with dead also a dead run of it.
-func (s *fakeStore) add(name, uid string, mod int64, state task.State, dead bool) {
+func (s *fakePasts) add(name, uid string, mod int64, state task.State, dead bool) {
 	ref := record.Ref{Namespace: "default", Name: name}
 	at := task.At(time.UnixMilli(1_700_000_000_000 + mod*1000))
 	run := task.Run{ID: task.RunID(at.Time, uid), State: state, StartedAt: at, EndedAt: at}
@@ -53,12 +53,12 @@ func (s *fakeStore) add(name, uid string, mod int64, state task.State, dead bool
 }
 
 // dismiss dismisses a dead run after it was listed.
-func (s *fakeStore) dismiss(name string, mod int64) {
+func (s *fakePasts) dismiss(name string, mod int64) {
 	key := fmt.Sprint("dead/", name, "/", mod)
 	s.byKey[key] = store.ShardEvent{Key: key, Deleted: true}
 }
 
-func (s *fakeStore) fails() error {
+func (s *fakePasts) fails() error {
 	if s.failing == 0 {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (s *fakeStore) fails() error {
 }
 
 // DeadKeys returns pages of two keys.
-func (s *fakeStore) DeadKeys(_ context.Context, _ int, after string) (events []store.ShardEvent, next string, rev int64, err error) {
+func (s *fakePasts) DeadKeys(_ context.Context, _ int, after string) (events []store.ShardEvent, next string, rev int64, err error) {
 	from := 0
 	_, _ = fmt.Sscan(after, &from)
 	to := min(from+2, len(s.dead))
@@ -79,7 +79,7 @@ func (s *fakeStore) DeadKeys(_ context.Context, _ int, after string) (events []s
 	return s.dead[from:to], next, listedAt, s.fails()
 }
 
-func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+func (s *fakePasts) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
 	if len(refs) > store.HistoriesAtOnce {
 		return nil, 0, fmt.Errorf("%d histories at once", len(refs))
 	}
@@ -95,7 +95,7 @@ func (s *fakeStore) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]
 	return keys, listedAt, s.fails()
 }
 
-func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+func (s *fakePasts) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
 	if rev != listedAt {
 		return nil, fmt.Errorf("read at revision %d", rev)
 	}
@@ -110,7 +110,7 @@ func (s *fakeStore) RecordsAt(_ context.Context, keys []string, rev int64) (even
 
 // receiver is a worker that asks for the past of tasks.
 type receiver struct {
-	wanted []Want
+	wanted []WantedPast
 	gone   atomic.Bool
 	found  map[string]string
 	parts  []int
@@ -118,12 +118,12 @@ type receiver struct {
 	last   atomic.Bool // the same as ended, for a test that does not wait for the reader
 }
 
-func (w *receiver) request() Request {
+func (w *receiver) request() PastRequest {
 	w.found = map[string]string{}
 
-	return Request{
+	return PastRequest{
 		Shard: 1, Current: func() bool { return !w.gone.Load() },
-		Wanted: func(context.Context) ([]Want, bool) { return slices.Clone(w.wanted), !w.gone.Load() },
+		Wanted: func(context.Context) ([]WantedPast, bool) { return slices.Clone(w.wanted), !w.gone.Load() },
 		Deliver: func(_ context.Context, some []Past, more bool) bool {
 			for _, p := range some {
 				var dead []string
@@ -148,7 +148,7 @@ func (w *receiver) request() Request {
 
 func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+		s := newFakePasts()
 		s.add("ok", "uid0", 3, task.Failed, true)
 		s.add("ok", "uid0", 5, task.Succeeded, false)
 		s.add("ok", "uid0", 6, task.Skipped, false)
@@ -167,12 +167,12 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		s.dismiss("dismissed", 41)
 		s.add("forgiven", "uid0", 50, task.Failed, true)
 		s.dismiss("forgiven", 50)
-		for mod := range int64(2 * maxRecords) {
+		for mod := range int64(2 * maxPastRecords) {
 			s.add("long", "uid0", 1000+mod, task.Failed, false)
 		}
 
 		// A success is found behind any number of ticks that did not run, if it is after a dead run.
-		const skipped = 3 * maxRecords
+		const skipped = 3 * maxPastRecords
 		s.add("idle", "uid0", 5000, task.Failed, true)
 		s.add("idle", "uid0", 5001, task.Succeeded, false)
 		for mod := range int64(skipped) {
@@ -181,10 +181,10 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 
 		w := &receiver{}
 		for _, name := range []string{"ok", "never", "fails", "again", "dismissed", "forgiven", "none", "long", "idle"} {
-			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
+			w.wanted = append(w.wanted, WantedPast{"default/" + name, "uid0"})
 		}
 
-		r := NewReader(s, DefaultRate, func() bool { return false }, zap.NewNop())
+		r := NewPastReader(s, DefaultPastRate, func() bool { return false }, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 		time.Sleep(time.Minute)
@@ -198,7 +198,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			"dismissed": "timed_out at 41, success at 0, 2 failures, dead [40 failed]",
 			"forgiven":  "failed at 50, success at 0, 1 failures, dead []",
 			"none":      " at 0, success at 0, 0 failures, dead []",
-			"long":      fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxRecords-1, maxRecords),
+			"long":      fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxPastRecords-1, maxPastRecords),
 			"idle":      "succeeded at 5001, success at 5001, 0 failures, dead []",
 		} {
 			if got := w.found["default/"+name]; got != want {
@@ -206,7 +206,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			}
 		}
 
-		if !w.ended || s.read > maxRecords+20+skipped+1 {
+		if !w.ended || s.read > maxPastRecords+20+skipped+1 {
 			t.Errorf("it ended: %t, %d records were read", w.ended, s.read)
 		}
 	})
@@ -216,19 +216,19 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const tasks = 10_000
-		s := newFakeStore()
+		s := newFakePasts()
 		w := &receiver{}
 		for i := range tasks {
 			name := fmt.Sprintf("t%05d", i)
 			s.add(name, "uid0", int64(i+1), task.Succeeded, false)
-			w.wanted = append(w.wanted, Want{"default/" + name, "uid0"})
+			w.wanted = append(w.wanted, WantedPast{"default/" + name, "uid0"})
 		}
 
 		var overdue atomic.Bool
 		overdue.Store(true)
 		s.failing = 3
 		began := time.Now()
-		r := NewReader(s, DefaultRate, overdue.Load, zap.NewNop())
+		r := NewPastReader(s, DefaultPastRate, overdue.Load, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 
@@ -244,7 +244,7 @@ func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 
-		if took := time.Since(began) - 10*time.Second; len(w.found) != tasks || took < tasks/DefaultRate*time.Second || took > tasks/DefaultRate*time.Second+5*time.Second {
+		if took := time.Since(began) - 10*time.Second; len(w.found) != tasks || took < tasks/DefaultPastRate*time.Second || took > tasks/DefaultPastRate*time.Second+5*time.Second {
 			t.Errorf("%d tasks in %s", len(w.found), took)
 		}
 	})
@@ -253,13 +253,13 @@ func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 // A worker that has opened the shard again makes a request of its own.
 func TestReader_EndsWhenNobodyWantsTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newFakeStore()
+		s := newFakePasts()
 		w, next := &receiver{}, &receiver{}
 		for i := range 100 {
-			w.wanted = append(w.wanted, Want{fmt.Sprintf("default/t%05d", i), "uid0"})
+			w.wanted = append(w.wanted, WantedPast{fmt.Sprintf("default/t%05d", i), "uid0"})
 		}
 
-		r := NewReader(s, DefaultRate, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
+		r := NewPastReader(s, DefaultPastRate, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
 		go r.Run(t.Context())
 		r.Request(w.request())
 		r.Request(next.request())

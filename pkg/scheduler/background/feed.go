@@ -1,5 +1,4 @@
-// Package feed follows a shard in a goroutine, and passes its events on in batches. It drops none of them.
-package feed
+package background
 
 import (
 	"context"
@@ -12,7 +11,7 @@ import (
 // bufferedBatches is how many batches may wait for the consumer. A slow consumer delays the watch.
 const bufferedBatches = 16
 
-// Feed is a shard that is being followed.
+// Feed follows a shard in a goroutine, and passes its events on in batches. It drops none of them.
 type Feed struct {
 	Batches <-chan store.ShardBatch
 
@@ -23,10 +22,10 @@ type Feed struct {
 	current atomic.Int64 // nanoseconds from began to when the consumer was last up to date
 }
 
-// Start starts a goroutine that calls follow, and returns at once. The batches that follow applies arrive on
+// StartFeed starts a goroutine that calls follow, and returns at once. The batches that follow applies arrive on
 // Feed.Batches, until Stop is called or ctx ends, apart from signs of life (store.ShardBatch.Progress). The caller
 // must call Stop.
-func Start(ctx context.Context, follow func(ctx context.Context, apply func(store.ShardBatch) error)) *Feed {
+func StartFeed(ctx context.Context, follow func(ctx context.Context, apply func(store.ShardBatch) error)) *Feed {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan store.ShardBatch, bufferedBatches)
 	f := &Feed{Batches: batches, cancel: cancel, ended: make(chan struct{}), began: time.Now()}
@@ -70,7 +69,7 @@ func Start(ctx context.Context, follow func(ctx context.Context, apply func(stor
 	return f
 }
 
-// LoadedAsOf says that the shard is loaded as it was at a time before Start. It must be called before Age.
+// LoadedAsOf says that the shard is loaded as it was at a time before StartFeed. It must be called before Age.
 func (f *Feed) LoadedAsOf(at time.Time) { f.current.CompareAndSwap(0, -int64(f.began.Sub(at))) }
 
 // Age returns how long ago the consumer was known to be up to date: since it had taken everything that the watch had

@@ -1,4 +1,4 @@
-package feed
+package background
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 func TestFeed_AgeIsThatOfTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := make(chan store.ShardBatch)
-		f := Start(t.Context(), func(ctx context.Context, apply func(store.ShardBatch) error) {
+		f := StartFeed(t.Context(), func(ctx context.Context, apply func(store.ShardBatch) error) {
 			for {
 				select {
 				case b := <-received:
@@ -80,7 +80,7 @@ func TestFeed_ALoadIsAsOfItsRevision(t *testing.T) {
 		opened := time.Now()
 		time.Sleep(2 * time.Second) // until the shard may be loaded
 
-		f := Start(t.Context(), func(_ context.Context, apply func(store.ShardBatch) error) {
+		f := StartFeed(t.Context(), func(_ context.Context, apply func(store.ShardBatch) error) {
 			for range 2 {
 				time.Sleep(3 * time.Second)
 				_ = apply(store.ShardBatch{Reset: true, Revision: 5})
@@ -109,7 +109,7 @@ func TestFeed_DropsNothingAndEndsWithStop(t *testing.T) {
 		const batches = 3 * bufferedBatches
 
 		var err error
-		f := Start(t.Context(), func(_ context.Context, apply func(store.ShardBatch) error) {
+		f := StartFeed(t.Context(), func(_ context.Context, apply func(store.ShardBatch) error) {
 			for i := int64(1); err == nil; i++ {
 				err = apply(store.ShardBatch{Revision: i})
 			}

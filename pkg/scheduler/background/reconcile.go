@@ -1,17 +1,4 @@
-// Package reconcile makes the owners of shards compare their state with what etcd holds, because a watch could lose
-// events silently. Once in each period, it lists the keys of every shard, one shard after another, and then those of
-// all active runs, and passes each listing to the owner. Only keys and revisions are read, which etcd has in its
-// index.
-//
-// The period is a minute for up to 300,000 keys. With more, it is as long as listing them takes at KeyRate, so that a
-// node with many tasks does not spend more of its time on listings: 200 s for a million.
-//
-// After a shard was opened, its history is listed once, so that the owner finds records of tasks that no longer exist:
-// no watch reports an end that was recorded between two owners.
-//
-// The package decides nothing and repairs nothing. If etcd cannot be read, or an owner is busy, the next period tries
-// again.
-package reconcile
+package background
 
 import (
 	"context"
@@ -25,8 +12,8 @@ import (
 )
 
 const (
-	// DefaultPeriod is the time for one pass over all shards, unless they have more keys than KeyRate allows.
-	DefaultPeriod = time.Minute
+	// DefaultReconcilePeriod is the time for one pass over all shards, unless they have more keys than KeyRate allows.
+	DefaultReconcilePeriod = time.Minute
 	// KeyRate is how many keys are listed in a second, at most, on average over a pass. To list and compare a key takes about
 	// two microseconds of CPU, so this is one percent of a core.
 	KeyRate = 5000
@@ -36,22 +23,22 @@ const (
 	historyPause = 50 * time.Millisecond
 )
 
-// Store lists keys without their values.
-type Store interface {
+// ListingStore lists keys without their values.
+type ListingStore interface {
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	HistoryKeys(ctx context.Context, shard int, after string, splits []string) (events []store.ShardEvent, next string, err error)
 }
 
-// Shard is a shard that is open, and its owner.
-type Shard struct {
+// OpenShard is a shard that is open, and its owner.
+type OpenShard struct {
 	ID    int
-	Owner Owner
+	Owner ShardOwner
 }
 
-// Owner compares listings with what it knows. The methods that pass a listing do not block, and return false if the
-// owner is busy. An Owner can be the key of a map.
-type Owner interface {
+// ShardOwner compares listings with what it knows. The methods that pass a listing do not block, and return false if the
+// owner is busy. A ShardOwner can be the key of a map.
+type ShardOwner interface {
 	// Openings returns how often the shard has been opened. After another opening, its history is listed again.
 	Openings() int64
 	// CompareRecords passes the keys of all records of the shard, without its history, as of revision rev.
@@ -62,20 +49,32 @@ type Owner interface {
 	CompareHistory(page []store.ShardEvent) bool
 }
 
-// Reconciler passes listings to the owners of shards.
+// Reconciler makes the owners of shards compare their state with what etcd holds, because a watch could lose
+// events silently. Once in each period, it lists the keys of every shard, one shard after another, and then those of
+// all active runs, and passes each listing to the owner. Only keys and revisions are read, which etcd has in its
+// index.
+//
+// The period is a minute for up to 300,000 keys. With more, it is as long as listing them takes at KeyRate, so that a
+// node with many tasks does not spend more of its time on listings: 200 s for a million.
+//
+// After a shard was opened, its history is listed once, so that the owner finds records of tasks that no longer exist:
+// no watch reports an end that was recorded between two owners.
+//
+// It decides nothing and repairs nothing. If etcd cannot be read, or an owner is busy, the next period tries
+// again.
 type Reconciler struct {
-	Period time.Duration // DefaultPeriod; set it before Run
+	Period time.Duration // DefaultReconcilePeriod; set it before Run
 
-	store    Store
-	shards   func() []Shard // the shards that are open, in a fixed order
+	store    ListingStore
+	shards   func() []OpenShard // the shards that are open, in a fixed order
 	log      *zap.Logger
-	searched map[Owner]int64 // the opening after which the history of the owner's shard was listed
+	searched map[ShardOwner]int64 // the opening after which the history of the owner's shard was listed
 }
 
-// New returns a Reconciler. It does nothing until Run is called. shards returns the shards that are open, in a fixed
+// NewReconciler returns a Reconciler. It does nothing until Run is called. shards returns the shards that are open, in a fixed
 // order.
-func New(s Store, shards func() []Shard, log *zap.Logger) *Reconciler {
-	return &Reconciler{Period: DefaultPeriod, store: s, shards: shards, log: log, searched: map[Owner]int64{}}
+func NewReconciler(s ListingStore, shards func() []OpenShard, log *zap.Logger) *Reconciler {
+	return &Reconciler{Period: DefaultReconcilePeriod, store: s, shards: shards, log: log, searched: map[ShardOwner]int64{}}
 }
 
 // Run lists one shard after another until ctx ends, and returns its error. The pauses spread the listings over the
@@ -110,8 +109,8 @@ func sleepAfter(ctx context.Context, keys int, pause time.Duration) bool {
 }
 
 // forgetOthers forgets which histories were listed, except for those of the given shards.
-func (r *Reconciler) forgetOthers(shards []Shard) {
-	open := make(map[Owner]bool, len(shards))
+func (r *Reconciler) forgetOthers(shards []OpenShard) {
+	open := make(map[ShardOwner]bool, len(shards))
 	for _, s := range shards {
 		open[s.Owner] = true
 	}
@@ -125,7 +124,7 @@ func (r *Reconciler) forgetOthers(shards []Shard) {
 
 // listShard passes a listing of a shard to its owner, and after an opening also its history. It returns how many keys
 // the listing had.
-func (r *Reconciler) listShard(ctx context.Context, s Shard) int {
+func (r *Reconciler) listShard(ctx context.Context, s OpenShard) int {
 	keys, rev, err := r.store.ShardKeys(ctx, s.ID)
 	if err != nil {
 		r.log.Debug("could not reconcile a shard", zap.Int("shard", s.ID), zap.Error(err))
@@ -159,7 +158,7 @@ func splitsOf(keys []store.ShardEvent) (splits []string) {
 }
 
 // listRuns passes the active attempts of each shard to its owner. It returns how many attempts were listed.
-func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) int {
+func (r *Reconciler) listRuns(ctx context.Context, shards []OpenShard) int {
 	if len(shards) == 0 {
 		return 0
 	}
@@ -184,7 +183,7 @@ func (r *Reconciler) listRuns(ctx context.Context, shards []Shard) int {
 
 // listHistory passes the keys of a shard's history to its owner, page by page. It returns false if etcd could not be
 // read or the owner was busy; the next period then starts over. splits are some of the shard's tasks.
-func (r *Reconciler) listHistory(ctx context.Context, s Shard, splits []string) bool {
+func (r *Reconciler) listHistory(ctx context.Context, s OpenShard, splits []string) bool {
 	for after := ""; ; {
 		page, next, err := r.store.HistoryKeys(ctx, s.ID, after, splits)
 		if err != nil || !s.Owner.CompareHistory(page) {
