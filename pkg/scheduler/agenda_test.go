@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -54,13 +54,13 @@ func TestLaterTasks_KeepsTheEarliestTime(t *testing.T) {
 	t.Parallel()
 
 	var a agenda
-	x, y, z := &taskstate.Task{}, &taskstate.Task{}, &taskstate.Task{}
+	x, y, z := &state.Task{}, &state.Task{}, &state.Task{}
 	a.examineAgainAt(x, time.UnixMilli(30))
 	a.examineAgainAt(y, time.UnixMilli(20))
 	a.examineAgainAt(x, time.UnixMilli(10))
 	a.examineAgainAt(y, time.UnixMilli(40))
 	a.examineAgainAt(z, time.UnixMilli(15).Add(time.Nanosecond)) // is not due at 15
-	a.later.remove(&taskstate.Task{})
+	a.later.remove(&state.Task{})
 
 	if at, ok := a.later.next(); at != 10 || !ok {
 		t.Errorf("the next examination is at %d", at)

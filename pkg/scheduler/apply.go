@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -110,7 +110,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 }
 
 // noEntry removes a task's entry. What waits and is active of the task stays, until it has ended.
-func (s *shardState) noEntry(t *taskstate.Task) {
+func (s *shardState) noEntry(t *state.Task) {
 	s.endSpan(t)
 	s.rows.Touch(t)
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
@@ -174,7 +174,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	}
 
 	// Seen is when this owner first received the record. It limits how long a retry waits (see NotBefore).
-	q := &taskstate.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
+	q := &state.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
 	if i >= 0 && t.Queue()[i].Mod == q.Mod {
 		q.Seen = t.Queue()[i].Seen // the same version, delivered twice
 	}
@@ -191,7 +191,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 }
 
 // applyEnqueued inserts a run into the task's queue, which is ordered by run id.
-func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
+func (s *shardState) applyEnqueued(t *state.Task, q *state.Waiting) {
 	l := s.ensureActivity(t)
 	at, _ := t.FindWaiting(q.ID)
 	l.Queue = slices.Insert(l.Queue, at, q)
@@ -201,7 +201,7 @@ func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 
 // applyDequeued removes the run at index i of the task's queue. How the task's last run ended is unknown
 // until the history record of the run arrives.
-func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
+func (s *shardState) applyDequeued(t *state.Task, i int) {
 	t.ForgetLastEnd()
 	t.Activity.Queue = slices.Delete(t.Activity.Queue, i, i+1)
 	s.queued--
@@ -232,7 +232,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 	// During a preload, the current owner counts the end. What is applied already was counted before.
 	outcome := s.rows.NoteEnd(t, ev)
-	if e := (taskstate.End{State: outcome.State()}); e.Ran() && s.owner && ev.Mod > s.applied {
+	if e := (state.End{State: outcome.State()}); e.Ran() && s.owner && ev.Mod > s.applied {
 		s.ports.ends.AddEnded(now, e.Failed())
 	}
 
@@ -260,12 +260,12 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 }
 
 // trimAfter returns after how many new records t's history is trimmed.
-func trimAfter(t *taskstate.Task) int {
+func trimAfter(t *state.Task) int {
 	return background.TrimAfter(t.Policy.History.Keep, int(t.Timing.Often))
 }
 
 // trimOf returns the request to trim t's history after the end ev.
-func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) background.Trim {
+func (s *shardState) trimOf(t *state.Task, ev *store.ShardEvent) background.Trim {
 	job := background.Trim{
 		Fences: s.fences, Ref: t.Ref(s.records.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
 	}
@@ -294,7 +294,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 }
 
 // trimDead requests that the list of t's dead runs is cut to its length, if many have been added.
-func (s *shardState) trimDead(t *taskstate.Task) {
+func (s *shardState) trimDead(t *state.Task) {
 	if t.Bad || !s.owner {
 		return
 	}
@@ -312,13 +312,13 @@ func (s *shardState) trimDead(t *taskstate.Task) {
 
 // applyAttemptEnd removes the attempt of a run from the active ones, if it began before revision rev. A
 // later attempt of the same run stays.
-func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
+func (s *shardState) applyAttemptEnd(t *state.Task, run string, rev int64) {
 	// The scan is still to come, and may contain this attempt although it has ended.
 	if s.endedSince != nil {
 		s.endedSince[t.FullName()+"/"+run] = rev
 	}
 
-	i := slices.IndexFunc(t.Active(), func(a *taskstate.Attempt) bool { return a.Run == run && a.Create < rev })
+	i := slices.IndexFunc(t.Active(), func(a *state.Attempt) bool { return a.Run == run && a.Create < rev })
 	if i < 0 {
 		return
 	}
@@ -349,7 +349,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 			continue
 		}
 
-		s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
+		s.addFoundAttempt(t, state.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
 		s.agenda.examineNext(t)
 	}
 
@@ -359,7 +359,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 }
 
 // addFoundAttempt adds an attempt that was found in an inbox to the active ones, and counts a slot of its node.
-func (s *shardState) addFoundAttempt(t *taskstate.Task, a taskstate.Attempt) {
+func (s *shardState) addFoundAttempt(t *state.Task, a state.Attempt) {
 	a.Pool, a.Found = t.Pool(), true
 	if tick, ok := task.TimeOfRunID(a.Run); ok {
 		a.Since = tick.UnixMilli()
@@ -370,7 +370,7 @@ func (s *shardState) addFoundAttempt(t *taskstate.Task, a taskstate.Attempt) {
 }
 
 // addActiveAttempt adds an attempt to the active ones. It counts no slot of the node.
-func (s *shardState) addActiveAttempt(t *taskstate.Task, a *taskstate.Attempt) {
+func (s *shardState) addActiveAttempt(t *state.Task, a *state.Attempt) {
 	l := s.ensureActivity(t)
 	l.Active = append(l.Active, a)
 	t.ForgetLastEnd()

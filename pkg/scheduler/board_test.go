@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -429,11 +429,11 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 }
 
 func TestHeap_IsVisitedInOrder(t *testing.T) {
-	var h taskstate.Heap
+	var h state.Heap
 	var want []int64
 	for i := range 500 {
 		at := int64(rand.IntN(300)) + 1
-		h.Set(&taskstate.Task{Text: fmt.Sprintf("t%03d", i), NameLen: 4, At: -1}, at)
+		h.Set(&state.Task{Text: fmt.Sprintf("t%03d", i), NameLen: 4, At: -1}, at)
 		want = append(want, at)
 	}
 
@@ -441,7 +441,7 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 
 	for _, most := range []int{0, 1, 17, 500} {
 		var got []int64
-		h.InOrder(func(t *taskstate.Task) bool {
+		h.InOrder(func(t *state.Task) bool {
 			if len(got) == most {
 				return false
 			}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -91,7 +91,7 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	w.want("a")
 
 	if s := h.state.records.TaskNamed("default/a"); s.Next != 0 {
-		t.Errorf("a task that is paused for good ticks at %s", taskstate.Instant(s.Next))
+		t.Errorf("a task that is paused for good ticks at %s", state.Instant(s.Next))
 	}
 }
 
@@ -199,12 +199,12 @@ func TestInARow(t *testing.T) {
 	states := map[byte]task.State{'f': task.Failed, 't': task.TimedOut, 'l': task.Lost, 's': task.Succeeded, 'c': task.Cancelled, 'k': task.Skipped, 'm': task.Missed}
 
 	for text, want := range map[string]int{"": 2, "f": 3, "ftl": 5, "s": 0, "fsf": 1, "ckm": 2, "fcf": 4, "fs": 0} {
-		var ends []taskstate.End
+		var ends []state.End
 		for i, c := range []byte(text) {
-			ends = append(ends, taskstate.End{Mod: int64(i), State: states[c]})
+			ends = append(ends, state.End{Mod: int64(i), State: states[c]})
 		}
 
-		if got := taskstate.InARow(2, ends); got != want {
+		if got := state.InARow(2, ends); got != want {
 			t.Errorf("after %q %d are in a row, want %d", text, got, want)
 		}
 	}

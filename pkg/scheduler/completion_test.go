@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -269,7 +269,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.see()
 			// As if the worker had not seen the end: the next comparison of the active runs finds it.
 			a := h.state.records.TaskNamed("default/a")
-			a.Past = &taskstate.Past{}
+			a.Past = &state.Past{}
 			h.state.applyAttemptEnd(a, "", 0)
 			h.state.agenda.examineNext(a)
 			h.blind(13)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -89,7 +89,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		}
 
 		for i := range p.changes {
-			s.watchAnew(p.changes[i].task, func(a *taskstate.Attempt) bool { return a.Node == node })
+			s.watchAnew(p.changes[i].task, func(a *state.Attempt) bool { return a.Node == node })
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 // or existing where the commit wanted to create it. If the run is not known to be active, the record
 // exists, whoever created it, so the run counts as active from now on. takeConflictingAttempt
 // returns the run's task, or nil if the task is not known.
-func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
+func (s *shardState) takeConflictingAttempt(key string) *state.Task {
 	k, ok := s.records.Keys.ParseRun(key)
 	if !ok {
 		return nil
@@ -111,25 +111,25 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 
 	if t.Holds(k.Run) {
 		// The attempt is known: what was read of it is out of date.
-		s.watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == k.Run })
+		s.watchAnew(t, func(a *state.Attempt) bool { return a.Run == k.Run })
 		return t
 	}
 
-	s.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node})
+	s.addFoundAttempt(t, state.Attempt{Run: k.Run, Node: k.Node})
 
 	return t
 }
 
 // forgetTask drops an entry that was deleted, or that now belongs to another task, until the watch delivers
 // its current state.
-func (s *shardState) forgetTask(t *taskstate.Task) {
+func (s *shardState) forgetTask(t *state.Task) {
 	t.Bad = false
 	s.noEntry(t)
 }
 
 // watchAnew discards what was read of the attempts for which the function returns true. They are read again
 // from the start, so the time until an attempt is lost starts over.
-func (s *shardState) watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
+func (s *shardState) watchAnew(t *state.Task, which func(*state.Attempt) bool) {
 	for _, a := range t.Active() {
 		if which(a) {
 			a.Watch = nil
@@ -169,11 +169,11 @@ const (
 
 // setAsideTasks are the tasks that are set aside. They are not in the heap of due tasks.
 type setAsideTasks struct {
-	retryAt map[*taskstate.Task]int64 // when to commit for the task again, in Unix ms; 0: now
-	commits int                       // successful commits for others since the last one for such a task
+	retryAt map[*state.Task]int64 // when to commit for the task again, in Unix ms; 0: now
+	commits int                   // successful commits for others since the last one for such a task
 }
 
-func (a *setAsideTasks) has(t *taskstate.Task) bool {
+func (a *setAsideTasks) has(t *state.Task) bool {
 	if len(a.retryAt) == 0 {
 		return false
 	}
@@ -184,8 +184,8 @@ func (a *setAsideTasks) has(t *taskstate.Task) bool {
 }
 
 // ready returns the tasks whose next attempt is due at now (Unix milliseconds). The longest waiting come first.
-func (a *setAsideTasks) ready(now int64) []*taskstate.Task {
-	var list []*taskstate.Task
+func (a *setAsideTasks) ready(now int64) []*state.Task {
+	var list []*state.Task
 	for t, at := range a.retryAt {
 		// More time left than the maximum means that the clock was set back.
 		if at <= now || at-now > maxRetryWait.Milliseconds() {
@@ -193,8 +193,8 @@ func (a *setAsideTasks) ready(now int64) []*taskstate.Task {
 		}
 	}
 
-	slices.SortFunc(list, func(x, y *taskstate.Task) int {
-		return cmp.Or(cmp.Compare(a.retryAt[x], a.retryAt[y]), taskstate.ByName(x, y))
+	slices.SortFunc(list, func(x, y *state.Task) int {
+		return cmp.Or(cmp.Compare(a.retryAt[x], a.retryAt[y]), state.ByName(x, y))
 	})
 
 	return list
@@ -226,7 +226,7 @@ func (a *setAsideTasks) anyDue(now int64) bool {
 // cause, the failure counts for all tasks of the plan. After a second failure, each of them is committed alone, and
 // only the cause fails again.
 func (s *shardState) countFailures(p *plan, c *store.Conflict) {
-	count := func(t *taskstate.Task) {
+	count := func(t *state.Task) {
 		if t.Failed < math.MaxUint8 {
 			t.Failed++
 		}
@@ -294,14 +294,14 @@ func retryWait(failed uint8) time.Duration {
 }
 
 // takeOffHeap removes a task from the heap of due tasks, and keeps its next tick.
-func (s *shardState) takeOffHeap(t *taskstate.Task) {
+func (s *shardState) takeOffHeap(t *state.Task) {
 	next := t.Next
 	s.due.Set(t, 0)
 	t.Next = next
 }
 
 // endSetAside makes t a normal task again if it is set aside.
-func (s *shardState) endSetAside(t *taskstate.Task) {
+func (s *shardState) endSetAside(t *state.Task) {
 	if !s.aside.has(t) {
 		return
 	}
@@ -313,7 +313,7 @@ func (s *shardState) endSetAside(t *taskstate.Task) {
 }
 
 // retrySetAside ends the wait of a task that is set aside, because one of its records has changed.
-func (s *shardState) retrySetAside(t *taskstate.Task) {
+func (s *shardState) retrySetAside(t *state.Task) {
 	if s.aside.has(t) {
 		s.aside.retryAt[t] = 0
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -44,7 +44,7 @@ func (p *plan) decideDueTicks() {
 	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.reserved.due[len(p.reserved.due)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
-		mark.Time, mark.Last = task.At(taskstate.Instant(last.DueAt())), last.FullName()
+		mark.Time, mark.Last = task.At(state.Instant(last.DueAt())), last.FullName()
 	}
 }
 
@@ -55,7 +55,7 @@ func (p *plan) decideDueTicks() {
 // does not cover the task yet, because the watch has not delivered all creations up to the task's own, or
 // the plan keeps the time of the watermark. Then the entry's from must record it. In both cases the commit
 // compares the entry, so an edit that the worker has not seen makes the commit fail (G7).
-func (p *plan) decideNextTick(t *taskstate.Task) bool {
+func (p *plan) decideNextTick(t *state.Task) bool {
 	// records are the history and queue records of waiting ticks that this one may drop.
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop(p.now.UnixMilli())
 
@@ -79,7 +79,7 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 		return false
 	}
 
-	id := task.RunID(taskstate.Instant(t.Next), t.UID())
+	id := task.RunID(state.Instant(t.Next), t.UID())
 	if t.HasRun(id) {
 		// The run already exists although its tick is undecided. Either this worker's rejected commit found
 		// it in an inbox (see takeConflictingAttempt), or somebody else has written a queue record of it.
@@ -107,21 +107,21 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 
 // setEntryFrom writes the task's entry with the given from (Unix milliseconds): its ticks up to that time
 // are decided.
-func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
+func (p *plan) setEntryFrom(t *state.Task, from int64) {
 	p.changeEntry(t, func(e *entryChanged) { e.from = from })
 }
 
 // decideTick gives a tick that is due now its outcome: skipped if its task is frozen, missed if its start
 // deadline has passed, and otherwise what the overlap policy says. A tick that may fire but gets no node or
 // no catch-up token waits in the queue. The caller has made room in the commit.
-func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
+func (p *plan) decideTick(t *state.Task, tick int64, id, trigger string) {
 	if p.isFrozen(t) {
 		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
 		return
 	}
 
 	if deadline := t.StartBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
-		p.missTicks(t, tickpolicy.MissedTicks{First: taskstate.Instant(tick), Last: taskstate.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
+		p.missTicks(t, tickpolicy.MissedTicks{First: state.Instant(tick), Last: state.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
 
@@ -169,7 +169,7 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 // parts. If the task's namespace does not allow the task any more, the run ends at once. It returns "" if it
 // has done one of these. Otherwise it returns why the tick must wait, and holds no slot and no token. A run
 // of a late tick (trigger catch_up) needs a catch-up token.
-func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
+func (p *plan) fireTick(t *state.Task, tick int64, id, trigger string) (reason string) {
 	if !p.namespaceOf(t).allows(t) {
 		p.failTick(t, tick, id, trigger)
 		return ""
@@ -207,27 +207,27 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 	p.dispatchRun(t, n, false)
 	p.countRun(t, tick)
 	p.counts.run++
-	p.counts.lateness = append(p.counts.lateness, p.now.Sub(taskstate.Instant(t.Due(tick))))
+	p.counts.lateness = append(p.counts.lateness, p.now.Sub(state.Instant(t.Due(tick))))
 
 	return ""
 }
 
 // newTickRun returns the run that a tick becomes, with its start deadline.
-func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
+func (p *plan) newTickRun(t *state.Task, tick int64, id, trigger string) task.Run {
 	run := p.newRun(t, tick, id, trigger)
 	run.StartBefore = t.StartBefore(tick)
 	return run
 }
 
 // newRun returns the record of a tick, without a state. The trigger says why the run exists.
-func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
+func (p *plan) newRun(t *state.Task, tick int64, id, trigger string) task.Run {
 	ref := t.Ref(p.s.records.Shard)
 	r := task.Run{
 		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.ports.node, Attempt: 1, CreatedAt: task.At(p.now),
+		ScheduledTime: task.At(state.Instant(tick)), Trigger: trigger, Owner: p.s.ports.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
 	if due := t.Due(tick); due != tick {
-		r.DueAt = task.At(taskstate.Instant(due))
+		r.DueAt = task.At(state.Instant(due))
 	}
 
 	return r
@@ -236,7 +236,7 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 // dispatchRun makes the run in p.attempt an attempt on node n, for which a slot has been counted. waited means that
 // the run was in the queue. From now on the plan starts no other run of the task, so that their fencing tokens
 // differ (G11).
-func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, waited bool) {
+func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
 	p.reserved.reserveSlot(n, t.Pool())
 	p.changeOf(t).started = true
 
@@ -274,7 +274,7 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, waited bool) {
 // and the last time.
 //
 // The overlap policy does not apply: it concerns runs, and a shadow task has none.
-func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger string) {
+func (p *plan) decideShadowTick(t *state.Task, tick int64, id, trigger string) {
 	p.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
@@ -297,7 +297,7 @@ type skippedSpan struct {
 // skipRun records that a tick does not run, or run.Count ticks up to run.Last. If the ticks before it were
 // skipped for the same reason by the same version of the task, their record is extended. The extended
 // record keeps its key, which begins with the time of its first tick. The caller has made room.
-func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
+func (p *plan) skipRun(t *state.Task, run task.Run, reason string) {
 	now := skippedSpan{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
 		generation: t.Generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
@@ -315,14 +315,14 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 		now.count += before.count
 	}
 
-	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
+	record := p.newRun(t, now.first, task.RunID(state.Instant(now.first), t.UID()), now.trigger)
 
 	// Keep the due time of the first tick. It cannot be computed any more if the task's anchor has moved.
 	record.DueAt = now.due
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
-	record.CreatedAt, record.EndedAt = task.At(taskstate.Instant(now.created)), task.At(p.now)
+	record.CreatedAt, record.EndedAt = task.At(state.Instant(now.created)), task.At(p.now)
 	if now.count > 1 {
-		record.Last, record.Count = task.At(taskstate.Instant(now.last)), now.count
+		record.Last, record.Count = task.At(state.Instant(now.last)), now.count
 	}
 
 	effect := ticksSkipped{task: t, record: &record, span: &now}
@@ -336,7 +336,7 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 
 // endSpan ends the current range of skipped ticks of t if the commit succeeds, because one of its ticks has another
 // outcome.
-func (p *plan) endSpan(t *taskstate.Task) {
+func (p *plan) endSpan(t *state.Task) {
 	if p.s.skippedSpans[t] == nil {
 		return
 	}
@@ -348,14 +348,14 @@ func (p *plan) endSpan(t *taskstate.Task) {
 }
 
 // endSpan ends the current range of skipped ticks of t.
-func (s *shardState) endSpan(t *taskstate.Task) {
+func (s *shardState) endSpan(t *state.Task) {
 	if len(s.skippedSpans) > 0 {
 		delete(s.skippedSpans, t)
 	}
 }
 
 // missTicks records ticks that will not run, as one range. The caller has made room.
-func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
+func (p *plan) missTicks(t *state.Task, m tickpolicy.MissedTicks) {
 	p.endSpan(t)
 	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
@@ -416,7 +416,7 @@ func (p *plan) decideUncovered() (owed bool) {
 }
 
 // byCreation orders tasks by the create revision of their entries, then by name.
-func byCreation(a, b *taskstate.Task) int {
+func byCreation(a, b *state.Task) int {
 	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
 }
 
@@ -429,7 +429,7 @@ func (p *plan) catchUp() (any bool) {
 	}
 
 	// Visit the due tasks in order, and decide those that are behind, until the commit is full.
-	p.s.due.InOrder(func(t *taskstate.Task) bool {
+	p.s.due.InOrder(func(t *state.Task) bool {
 		if t.DueAt() > now {
 			return false
 		}
@@ -451,7 +451,7 @@ func (s *shardState) anyBehind(now int64) bool {
 	if s.onTime == now {
 		return false
 	}
-	if s.due.AnyUpTo(now, func(t *taskstate.Task) bool { return t.IsBehind(now) }) {
+	if s.due.AnyUpTo(now, func(t *state.Task) bool { return t.IsBehind(now) }) {
 		return true
 	}
 
@@ -464,7 +464,7 @@ func (s *shardState) anyBehind(now int64) bool {
 // missed policy. It sets the entry's from to the last one that it decides, because the watermark does not
 // cover them. It returns false if the commit has no room for all of them. What is decided is then the
 // oldest part, and the next commit continues after it (G4).
-func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
+func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 	if p.full {
 		return false
 	}
@@ -473,7 +473,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	}
 
 	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.At}
-	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
+	c := tickpolicy.DecideLate(l, state.NewMissedSchedule(t), state.Instant(t.Next-1), state.Instant(upTo), p.now)
 
 	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
 	// record.
@@ -492,7 +492,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	complete := true
 	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
-		if p.now.Sub(taskstate.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
+		if p.now.Sub(state.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
 			trigger = task.TriggerCatchUp
 		}
 
@@ -543,20 +543,20 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 // goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
 // policy that limits active runs, no tick waits.
-func (p *plan) goesFirst(t *taskstate.Task) bool {
+func (p *plan) goesFirst(t *state.Task) bool {
 	d := t.Doing(p.now.UnixMilli())
 	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
 
 // skipFrozen decides all undecided ticks of a frozen task up to upTo (Unix milliseconds). All are skipped,
 // however late they are, and the missed policy does not apply. It returns false if the commit has no room.
-func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
+func (p *plan) skipFrozen(t *state.Task, upTo int64) bool {
 	if !p.reserveRoom(t, 3, 2*roomForTask(t)) {
 		return false
 	}
 
 	s := t.Schedule()
-	first, last, count, _ := s.Missed(taskstate.Instant(t.Next-1), taskstate.Instant(t.LastDue(upTo)), 1)
+	first, last, count, _ := s.Missed(state.Instant(t.Next-1), state.Instant(t.LastDue(upTo)), 1)
 	if count > 0 {
 		run := p.newRun(t, first.UnixMilli(), task.RunID(first, t.UID()), task.TriggerSchedule)
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -30,9 +30,9 @@ func (p *plan) addEffect(e effect) {
 // attemptDispatched puts an attempt into the inbox of a node. The plan keeps these effects in a slice, because nearly
 // every tick has one.
 type attemptDispatched struct {
-	task       *taskstate.Task
+	task       *state.Task
 	run, node  string
-	probeUntil int64 // see taskstate.Attempt
+	probeUntil int64 // see state.Attempt
 
 	// The rest is for writeTo only.
 	record  *task.Assigned // the plan's scratch space
@@ -51,7 +51,7 @@ func (e *attemptDispatched) writeTo(c *store.Commit) {
 // applyTo counts the attempt as active. The revision of the commit is the create revision of the inbox record, and
 // thus the attempt's fencing token.
 func (e *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
-	s.addActiveAttempt(e.task, &taskstate.Attempt{
+	s.addActiveAttempt(e.task, &state.Attempt{
 		Run: e.run, Node: e.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: e.probeUntil, Pool: e.task.Pool(),
 	})
 	e.task.NoteTurn(e.node)
@@ -59,14 +59,14 @@ func (e *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
 
 // entryChanged writes the fields of a task's entry that its owner may change.
 type entryChanged struct {
-	task         *taskstate.Task
+	task         *state.Task
 	from, anchor int64 // Unix milliseconds
 	paused       bool
 	own          task.Own // counts, pauses and the sticky node
 }
 
 // newEntryChanged returns an effect that changes nothing yet.
-func newEntryChanged(t *taskstate.Task) *entryChanged {
+func newEntryChanged(t *state.Task) *entryChanged {
 	e := &entryChanged{task: t, from: t.From, anchor: t.Anchor, paused: t.Paused, own: t.Own()}
 
 	// An element may change, and the task's own list must stay as it is until the commit has succeeded.
@@ -78,7 +78,7 @@ func newEntryChanged(t *taskstate.Task) *entryChanged {
 // content returns the entry with the changes.
 func (e *entryChanged) content() record.EntryParts {
 	parts := e.task.Entry()
-	parts.From, parts.Anchor = task.At(taskstate.Instant(e.from)), task.At(taskstate.Instant(e.anchor))
+	parts.From, parts.Anchor = task.At(state.Instant(e.from)), task.At(state.Instant(e.anchor))
 	parts.Paused, parts.Own = e.paused, record.EncodeOwn(&e.own)
 
 	return parts
@@ -103,7 +103,7 @@ func (e *entryChanged) applyTo(s *shardState, rev int64, _ time.Time) {
 
 // tickDecided moves a task to its next tick. The watermark of the commit records that the last one is decided. If the
 // entry records it, entryChanged moves the task.
-type tickDecided struct{ task *taskstate.Task }
+type tickDecided struct{ task *state.Task }
 
 func (tickDecided) writeTo(*store.Commit) {}
 
@@ -114,8 +114,8 @@ func (e tickDecided) applyTo(s *shardState, _ int64, _ time.Time) {
 
 // runEnqueued puts a new run into the queue. The commit requires that the queue has no record of it.
 type runEnqueued struct {
-	task *taskstate.Task
-	run  *taskstate.Waiting
+	task *state.Task
+	run  *state.Waiting
 }
 
 func (e runEnqueued) writeTo(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.run.Waiting) }
@@ -127,8 +127,8 @@ func (e runEnqueued) applyTo(s *shardState, rev int64, _ time.Time) {
 
 // runRequeued replaces the queue record of a run.
 type runRequeued struct {
-	task   *taskstate.Task
-	run    *taskstate.Waiting
+	task   *state.Task
+	run    *state.Waiting
 	record *task.Waiting // the new content
 }
 
@@ -146,8 +146,8 @@ func (e runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
 
 // runDequeued removes a run from the queue, because it starts, has ended, or belongs to no task.
 type runDequeued struct {
-	task *taskstate.Task
-	run  *taskstate.Waiting
+	task *state.Task
+	run  *state.Waiting
 }
 
 func (e runDequeued) writeTo(c *store.Commit) { c.Dequeue(e.task.Ref(c.Shard), e.run.ID, e.run.Mod) }
@@ -172,7 +172,7 @@ func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 }
 
 // latePassed notes that a tick on time has started while late ticks wait.
-type latePassed struct{ task *taskstate.Task }
+type latePassed struct{ task *state.Task }
 
 func (latePassed) writeTo(*store.Commit) {}
 
@@ -185,7 +185,7 @@ func (e latePassed) applyTo(*shardState, int64, time.Time) {
 // ticksSkipped records ticks that do not run. If extends is not 0, it is the mod revision of the existing
 // record of the ticks before them, which the new record replaces.
 type ticksSkipped struct {
-	task    *taskstate.Task
+	task    *state.Task
 	record  *task.Run
 	span    *skippedSpan // the range after this commit
 	extends int64
@@ -207,7 +207,7 @@ func (e ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
 }
 
 // spanEnded ends a task's range of skipped ticks, because a tick has another outcome.
-type spanEnded struct{ task *taskstate.Task }
+type spanEnded struct{ task *state.Task }
 
 func (spanEnded) writeTo(*store.Commit) {}
 
@@ -215,8 +215,8 @@ func (e spanEnded) applyTo(s *shardState, _ int64, _ time.Time) { s.endSpan(e.ta
 
 // cancelAsked requests that the node of an attempt ends it.
 type cancelAsked struct {
-	task        *taskstate.Task
-	attempt     *taskstate.Attempt
+	task        *state.Task
+	attempt     *state.Attempt
 	who, reason string // who is the user who cancelled the run, or empty
 }
 
@@ -230,10 +230,10 @@ func (e cancelAsked) applyTo(s *shardState, _ int64, _ time.Time) {
 // runLost ends an attempt whose node is gone. If the run is retried, next is its next attempt, which waits
 // in the queue. Otherwise next is nil, and end is its final record.
 type runLost struct {
-	task    *taskstate.Task
-	attempt *taskstate.Attempt
+	task    *state.Task
+	attempt *state.Attempt
 	end     *task.Run
-	next    *taskstate.Waiting
+	next    *state.Waiting
 }
 
 func (e runLost) writeTo(c *store.Commit) {
@@ -268,7 +268,7 @@ func (e runLost) applyTo(s *shardState, rev int64, _ time.Time) {
 
 // partEnded ends a part of a run that is on no node.
 type partEnded struct {
-	task *taskstate.Task
+	task *state.Task
 	end  *task.Run
 	// waited means that the part leaves the queue in the same commit. Otherwise there is no record of the
 	// part, and the commit requires that there is none.
@@ -307,7 +307,7 @@ func (e recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
 
 // failuresCounted drops the ends of runs that the entry counts from now on. An entryChanged before it writes the
 // count.
-type failuresCounted struct{ past *taskstate.Past }
+type failuresCounted struct{ past *state.Past }
 
 func (failuresCounted) writeTo(*store.Commit) {}
 
@@ -321,7 +321,7 @@ func (noticeGiven) writeTo(*store.Commit) {}
 func (e noticeGiven) applyTo(s *shardState, _ int64, _ time.Time) { s.addNotice(e.notice) }
 
 // taskNoted makes the next plan examine a task.
-type taskNoted struct{ task *taskstate.Task }
+type taskNoted struct{ task *state.Task }
 
 func (taskNoted) writeTo(*store.Commit) {}
 

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/absence"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -18,12 +17,12 @@ const maxReadingsPerRound = 600
 // neededReadings returns the attempts to read now, among the tasks that are noted for examination. cleared
 // holds the instances for which it is known whether they are proved dead. unknown are instances for which
 // that must be found out first: the caller does so and calls neededReadings again.
-func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (list []absence.Reading, unknown []string) {
+func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (list []state.AttemptReading, unknown []string) {
 	for _, t := range s.agenda.toExamine {
 		for _, a := range t.Active() {
 			_, present := s.ports.placement.Present(a.Node)
 			wasAway := a.IsAway()
-			step := absence.Examine(t, a, present, now, s.ports.clearedAfter, cleared)
+			step := state.ExamineAttempt(t, a, present, now, s.ports.clearedAfter, cleared)
 			if a.IsAway() != wasAway {
 				s.rows.Touch(t)
 			}
@@ -39,7 +38,7 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 			case len(list) == maxReadingsPerRound: // the rest follows in the next round
 				s.agenda.examineAgainAt(t, now)
 			default:
-				list = append(list, absence.Reading{Task: t, Attempt: a, Cancel: step.Cancel})
+				list = append(list, state.AttemptReading{Task: t, Attempt: a, Cancel: step.Cancel})
 			}
 		}
 	}
@@ -49,7 +48,7 @@ func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (lis
 
 // applyReading applies what was read of an attempt. now is the time of the round, and read the time
 // immediately after the reading.
-func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read time.Time) {
+func (s *shardState) applyReading(r state.AttemptReading, v store.Sighting, now, read time.Time) {
 	if r.First() && !v.NodePresent && v.Err != nil {
 		s.addNotice(notice{kind: attemptUnreadable, task: r.Task.FullName(), run: r.Attempt.Run, err: v.Err})
 	}
@@ -62,7 +61,7 @@ func (s *shardState) applyReading(r absence.Reading, v store.Sighting, now, read
 
 // endAttempts ends the attempts of t that are lost, and requests the end of those that must not continue.
 // Both were determined before the plan was made (see watchAttempts).
-func (p *plan) endAttempts(t *taskstate.Task) {
+func (p *plan) endAttempts(t *state.Task) {
 	for _, a := range t.Active() {
 		switch {
 		case a.Watch == nil:
@@ -83,7 +82,7 @@ func (p *plan) endAttempts(t *taskstate.Task) {
 // mayAskCancel reports whether an attempt still has to be cancelled. The attempt was read before this plan,
 // and the task may have changed since: a conflict within the round can deliver an edit. While the task is
 // frozen, nothing is replaced, because the replacement could not start.
-func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
+func (p *plan) mayAskCancel(t *state.Task, a *state.Attempt) bool {
 	if t.Orphan(a.Run) || t.GoesWithParent(a.Run) {
 		return true
 	}
@@ -93,7 +92,7 @@ func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
 
 // askCancel requests that the node of an attempt ends it. The reason is one of: the task was deleted, the
 // attempt is a part whose run ends, or a newer tick replaces it.
-func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
+func (p *plan) askCancel(t *state.Task, a *state.Attempt) {
 	reason, who := task.ReasonDeleted, ""
 
 	switch {
@@ -113,11 +112,11 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 // loseAttempt ends an attempt whose node is gone. Its outcome is unknown. The commit requires that its
 // record is unchanged and its node still absent, so a node that comes back first keeps its attempt (G12,
 // G17). The run is retried if its policy includes lost; otherwise it has ended (G9).
-func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
+func (p *plan) loseAttempt(t *state.Task, a *state.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	end.Message = a.Watch.Held.LostMessage()
-	var next *taskstate.Waiting
+	var next *state.Waiting
 
 	switch {
 	case a.Watch.Unreadable != nil:
@@ -127,7 +126,7 @@ func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
 		// The retry policy applies, except to an attempt of a deleted task and to a part whose run ends.
 		if retry := p.s.ports.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.ports.random.Float64()); retry != nil {
-			next = &taskstate.Waiting{Waiting: *retry}
+			next = &state.Waiting{Waiting: *retry}
 		}
 	}
 
@@ -138,7 +137,7 @@ func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 // followUp draws conclusions from what has happened to a task. Consecutive failures pause it. The end of a
 // run determines the next tick of a schedule that counts from there. When nothing is left to do, the ttl
 // deletes it.
-func (p *plan) followUp(t *taskstate.Task) {
+func (p *plan) followUp(t *state.Task) {
 	if !t.DependsOnPast() {
 		return
 	}
@@ -150,7 +149,7 @@ func (p *plan) followUp(t *taskstate.Task) {
 
 // noteDecided is called after a tick of t was decided. If the task has no further tick, its next anchor or
 // its ttl may follow from that.
-func (s *shardState) noteDecided(t *taskstate.Task) {
+func (s *shardState) noteDecided(t *state.Task) {
 	if t.Next == 0 && t.DependsOnPast() {
 		t.ForgetLastEnd()
 		s.agenda.examineNext(t)
@@ -163,7 +162,7 @@ func (s *shardState) noteDecided(t *taskstate.Task) {
 // there were failures, it is written even if a success reset it, because the record of that success may be
 // trimmed before a later owner reads the history. The count in the entry is exact, whichever owner sees an
 // end (G24).
-func (p *plan) countEnds(t *taskstate.Task) {
+func (p *plan) countEnds(t *state.Task) {
 	if !t.CountsFailures() {
 		return
 	}
@@ -176,8 +175,8 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	}
 
 	ends := past.Uncounted()
-	failures := taskstate.InARow(past.Own.Failures, ends)
-	if failures == past.Own.Failures && !slices.ContainsFunc(ends, taskstate.End.Failed) {
+	failures := state.InARow(past.Own.Failures, ends)
+	if failures == past.Own.Failures && !slices.ContainsFunc(ends, state.End.Failed) {
 		// Nothing failed, so the count stays.
 		past.Ends = nil
 		return
@@ -195,7 +194,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 		e.own.Failures, e.own.Counted = failures, ends[len(ends)-1].Mod
 		if pause {
 			e.paused = true
-			e.own.Pauses = taskstate.PausedByFailures(e.own.Pauses, failures, p.now)
+			e.own.Pauses = state.PausedByFailures(e.own.Pauses, failures, p.now)
 		}
 	})
 
@@ -209,7 +208,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 // anchorAnew sets the next anchor of a task whose schedule counts from the end of its last run, when that
 // run and everything else of the task has ended. The anchor determines exactly one tick, so there is at
 // most one at a time.
-func (p *plan) anchorAnew(t *taskstate.Task) {
+func (p *plan) anchorAnew(t *state.Task) {
 	if !t.FollowsEnds() || !t.Fires() || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
@@ -218,7 +217,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 
 	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
-		p.s.agenda.examineAgainAt(t, taskstate.Instant(until+1))
+		p.s.agenda.examineAgainAt(t, state.Instant(until+1))
 		return
 	}
 
@@ -231,8 +230,8 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	decided := max(now, p.s.records.Watermark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
 
-	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))
-	if _, ok := s.Next(taskstate.Instant(decided)); !ok {
+	s := t.Timing.Schedule.Anchored(state.Instant(anchor))
+	if _, ok := s.Next(state.Instant(decided)); !ok {
 		// The tick would be after the end of the schedule.
 		return
 	}
@@ -254,7 +253,7 @@ const ttlDeletedBy = "carillon"
 // or is active, and its ttl has passed since its last end. The deletion is a separate transaction that
 // compares the entry, so an edit in the meantime prevents it (G25). Until then, each reason to wait is
 // noted with the time at which it ends.
-func (p *plan) deleteExpired(t *taskstate.Task) {
+func (p *plan) deleteExpired(t *state.Task) {
 	if t.Policy.TTL == 0 || t.Timing.Manual || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
@@ -264,14 +263,14 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	if !over {
 		// A schedule that counts from the end of the last run is over only after its own end.
 		if t.FollowsEnds() && t.Timing.End >= now {
-			p.s.agenda.examineAgainAt(t, taskstate.Instant(t.Timing.End+1))
+			p.s.agenda.examineAgainAt(t, state.Instant(t.Timing.End+1))
 		}
 		return
 	}
 
 	// The ttl cannot have passed, whatever the last end is. Avoid reading the history.
 	if until := since + t.Policy.TTL; now < until {
-		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, state.Instant(until))
 		return
 	}
 
@@ -282,7 +281,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	}
 
 	if until := max(since, t.Past.Ended) + t.Policy.TTL; now < until {
-		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, state.Instant(until))
 		return
 	}
 

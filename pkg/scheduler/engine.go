@@ -54,10 +54,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -120,7 +119,7 @@ type Engine struct {
 	preloadSlots slots // places for loads of shards that this node does not own yet
 	metrics      *node.Metrics
 
-	definitions *definition.Shared
+	definitions *state.SharedDefinitions
 
 	made     time.Time    // origin of the monotonic times in progress
 	progress progress     // when any worker last made progress
@@ -153,7 +152,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: background.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
 		metrics: node.NewMetrics(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: definition.NewShared(),
+		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: state.NewSharedDefinitions(),
 	}
 	e.ttlDeleter = background.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = background.NewReconciler(cfg.Store, e.openShards, cfg.Logger)
@@ -450,7 +449,7 @@ func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, withou
 
 		// A worker that is busy with many late ticks makes progress.
 		loading := !w.serving.Load()
-		since := taskstate.Instant(w.undecided.Load())
+		since := state.Instant(w.undecided.Load())
 		if since.UnixMilli() > 0 && now.Sub(since) > readmodel.OverdueAfter && (loading || e.idleTime(&w.progress) > readmodel.OverdueAfter) {
 			b.Lists.Stuck = append(b.Lists.Stuck, task.BoardShard{ID: w.state.records.Shard, Node: e.cfg.Node, Since: task.At(since), Loading: loading})
 		}

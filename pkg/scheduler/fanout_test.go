@@ -11,8 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/fanout"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -215,12 +214,12 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
-	state := h.state.records.Tasks.Get("default/a")
+	parent := h.state.records.Tasks.Get("default/a")
 	for range tickpolicy.MaxWaiting {
-		h.state.ensureActivity(state).Queue = append(h.state.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
+		h.state.ensureActivity(parent).Queue = append(h.state.ensureActivity(parent).Queue, &state.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{}}}}})
 	}
 
-	if d := state.Doing(0); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
+	if d := parent.Doing(0); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || parent.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
 }
@@ -720,8 +719,8 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 // the plan reserves.
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
-	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), FanOut: task.FanOut{Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}}
-	state := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
+	q := &state.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), FanOut: task.FanOut{Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}}
+	parent := &state.Task{Activity: &state.Activity{Returned: map[string]state.Returned{}}}
 	for i := range task.MaxParts {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)
 		q.Fan.Nodes = append(q.Fan.Nodes, node)
@@ -729,10 +728,10 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
 			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
 			StatusReport: task.StatusReport{Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}}
-		state.Activity.Returned[end.ID] = taskstate.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
+		parent.Activity.Returned[end.ID] = state.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
 	}
 
-	end := fanout.Conclude(state, q, sec(3))
+	end := state.ConcludeParts(parent, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
 		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -56,7 +56,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 }
 
 // give adds an entry to the worker's state.
-func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
+func (w *worker) give(name string, e task.Entry, create int64) *state.Task {
 	w.state.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
 	return w.state.records.TaskNamed("default/" + name)
 }
@@ -109,7 +109,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		}
 
 		if s.Next != want {
-			rt.Fatalf("the next tick is %s, want %s", taskstate.Instant(s.Next), taskstate.Instant(want))
+			rt.Fatalf("the next tick is %s, want %s", state.Instant(s.Next), state.Instant(want))
 		}
 
 		if s.Next == 0 {
@@ -117,7 +117,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		}
 
 		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.DueAt() != d || w.state.due[0] != s {
-			rt.Fatalf("it is due at %s, want %s", taskstate.Instant(s.DueAt()), taskstate.Instant(d))
+			rt.Fatalf("it is due at %s, want %s", state.Instant(s.DueAt()), state.Instant(d))
 		}
 
 		late := len(due) > 0 && now.Sub(sched.Due(due[0], e.UID)) > e.Missed.Grace.Std()
@@ -126,8 +126,8 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		}
 
 		if len(due) > 0 {
-			bound := taskstate.Instant(s.LastDue(now.UnixMilli()))
-			_, last, n, _ := sched.Missed(taskstate.Instant(s.Next-1), bound, 0)
+			bound := state.Instant(s.LastDue(now.UnixMilli()))
+			_, last, n, _ := sched.Missed(state.Instant(s.Next-1), bound, 0)
 			if n != int64(len(due)) || !last.Equal(due[len(due)-1]) {
 				rt.Fatalf("%d up to %s are due, want %d up to %s", n, last, len(due), due[len(due)-1])
 			}

@@ -6,8 +6,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -24,7 +23,7 @@ func (w *worker) planWith(n *task.Namespace) *plan {
 	return &plan{s: &w.state, settings: settings{namespaces: oneNamespace{n}}}
 }
 
-func (w *worker) giveTask(user string, rev int64) *taskstate.Task {
+func (w *worker) giveTask(user string, rev int64) *state.Task {
 	_, e := (&world{}).newTask("a", start, asUser(user))
 	e.NamespaceRev = rev
 
@@ -95,7 +94,7 @@ func TestMayRun_NeverConfusesVersions(t *testing.T) {
 		}
 
 		// Versions by which the task is not checked, until the next one has the same id.
-		for range nslimits.MaxIDs - 1 {
+		for range state.MaxLimitIDs - 1 {
 			revision++
 			w.state.limitsOf("default", &task.Namespace{Name: "default", Revision: revision})
 		}
@@ -129,7 +128,7 @@ func TestEntry_KeepsTheLabels(t *testing.T) {
 
 // A shard may have a million tasks.
 func TestTask_IsNoLargerThanItsSizeClass(t *testing.T) {
-	if size := unsafe.Sizeof(taskstate.Task{}); size > 128 {
+	if size := unsafe.Sizeof(state.Task{}); size > 128 {
 		t.Errorf("a task takes %d bytes", size)
 	}
 }

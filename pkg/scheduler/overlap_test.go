@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -480,33 +480,33 @@ func TestDeadline_OfATickThatIsDecidedLate(t *testing.T) {
 
 func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	t.Parallel()
-	queued := func(trigger, reason string, attempt int) *taskstate.Waiting {
-		return &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
+	queued := func(trigger, reason string, attempt int) *state.Waiting {
+		return &state.Waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
 	}
 
-	state := func(l taskstate.Activity) taskstate.Task {
-		return taskstate.Task{Text: "default/aothr", NameLen: uint16(len("default/a")), UIDLen: uint8(len("othr")), Present: true, Activity: &l}
+	taskWith := func(l state.Activity) state.Task {
+		return state.Task{Text: "default/aothr", NameLen: uint16(len("default/a")), UIDLen: uint8(len("othr")), Present: true, Activity: &l}
 	}
 
-	waits := func(list ...*taskstate.Waiting) taskstate.Task { return state(taskstate.Activity{Queue: list}) }
+	waits := func(list ...*state.Waiting) state.Task { return taskWith(state.Activity{Queue: list}) }
 	// Runs of a deleted task whose name another task has now.
 	former := task.RunID(sec(1), "gone")
 	formerRetry := queued(task.TriggerSchedule, task.ReasonRetry, 2)
 	formerRetry.ID = former
 	for _, c := range []struct {
 		name string
-		t    taskstate.Task
+		t    state.Task
 		want tickpolicy.Activity
 	}{
-		{"nothing", taskstate.Task{}, tickpolicy.Activity{}},
-		{"active", state(taskstate.Activity{Active: []*taskstate.Attempt{{}}}), tickpolicy.Activity{Active: 1}},
+		{"nothing", state.Task{}, tickpolicy.Activity{}},
+		{"active", taskWith(state.Activity{Active: []*state.Attempt{{}}}), tickpolicy.Activity{Active: 1}},
 		{"a tick's run waits", waits(queued(task.TriggerSchedule, task.ReasonNoNode, 1)), tickpolicy.Activity{Ticks: 1, All: 1}},
 		{"for others", waits(queued(task.TriggerSchedule, task.ReasonOverlap, 1), queued(task.TriggerCatchUp, task.ReasonLimit, 1)), tickpolicy.Activity{Ticks: 2, Held: 2, All: 2}},
 		{"for its turn", waits(queued(task.TriggerCatchUp, task.ReasonCatchUp, 1)), tickpolicy.Activity{Ticks: 1, Late: 1, All: 1}},
 		{"a manual run waits", waits(queued(task.TriggerManual, task.ReasonManual, 1)), tickpolicy.Activity{All: 1}},
 		{"a manual run's retry waits", waits(queued(task.TriggerManual, task.ReasonRetry, 2)), tickpolicy.Activity{Begun: 1, All: 1}},
 		{"a run was handed back", waits(queued(task.TriggerCatchUp, task.ReasonHandBack, 1)), tickpolicy.Activity{Begun: 1, All: 1}},
-		{"an attempt of a deleted task is active", state(taskstate.Activity{Active: []*taskstate.Attempt{{Run: former}}}), tickpolicy.Activity{}},
+		{"an attempt of a deleted task is active", taskWith(state.Activity{Active: []*state.Attempt{{Run: former}}}), tickpolicy.Activity{}},
 		{"a retry of a deleted task waits", waits(formerRetry), tickpolicy.Activity{}},
 	} {
 		if got := c.t.Doing(0); got != c.want || got.Begun != c.t.DispatchedWaiting() {

@@ -5,8 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/fanout"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -44,8 +43,8 @@ const tellEvery = time.Second
 
 // planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
 // nodes of parts with their own node are chosen here, once. It counts no slots.
-func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
-	f, reason := fanout.New(t.Policy.Target, p.s.ports.placement.Rank(p.wantOf(t), p.now))
+func (p *plan) planFanOut(t *state.Task) (*task.Fan, string) {
+	f, reason := state.NewFan(t.Policy.Target, p.s.ports.placement.Rank(p.wantOf(t), p.now))
 	if reason != "" {
 		p.examineWhenNodesMayAppear(t)
 	}
@@ -67,12 +66,12 @@ func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 
 // fanOut makes a tick a run with parts. Its record is put into the queue, where it stays until all parts
 // have ended.
-func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
+func (p *plan) fanOut(t *state.Task, run task.Run, f *task.Fan) {
 	p.endSpan(t)
 
 	// The run counts as active from the next plan on, so the queue must wait for that (G8).
 	p.changeOf(t).started = true
-	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
+	p.addEffect(runEnqueued{t, &state.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
 	p.examineAfterCommit(t)
 	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
@@ -80,7 +79,7 @@ func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 
 // startParent gives a run that has waited its parts. If it cannot start now, startParent records why. It
 // returns false if the commit has no room. A run that repeats failed parts has its fan already (q.Fan).
-func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) startParent(t *state.Task, q *state.Waiting) bool {
 	// A run that repeats the failed parts of another has its fan from the API.
 	f, reason := q.Fan, ""
 	if f == nil {
@@ -117,8 +116,8 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 // lost, and when the run itself ends.
 type parentRun struct {
 	plan *plan
-	t    *taskstate.Task
-	q    *taskstate.Waiting // the run's queue record, which contains the parts that are left to assign
+	t    *state.Task
+	q    *state.Waiting // the run's queue record, which contains the parts that are left to assign
 
 	// ended is how many parts have ended, and succeeded how many of these succeeded. decideRun sets them.
 	ended, succeeded int
@@ -214,12 +213,12 @@ func (r *parentRun) cancelRun(reason string) bool {
 func (r *parentRun) endRun() bool {
 	t, q := r.t, r.q
 
-	size := len(q.Message) + q.Fan.Count*roomForPart + fanout.RoomForDetails + task.MaxPartCheckpoints + 4*roomForRecord
+	size := len(q.Message) + q.Fan.Count*roomForPart + state.RoomForPartDetails + task.MaxPartCheckpoints + 4*roomForRecord
 	if !r.plan.reserveRoom(t, 3, min(size, roomForParent)) {
 		return false
 	}
 
-	end := fanout.Conclude(t, q, r.plan.now)
+	end := state.ConcludeParts(t, q, r.plan.now)
 	ref := t.Ref(r.plan.s.records.Shard)
 	r.plan.dequeueRun(t, q)
 	r.plan.commit.Record(ref, end)
@@ -235,7 +234,7 @@ func (r *parentRun) endRun() bool {
 }
 
 // roomForParent is the largest size in bytes of the two records of a run with MaxParts parts.
-const roomForParent = 640<<10 + fanout.RoomForDetails + task.MaxPartCheckpoints
+const roomForParent = 640<<10 + state.RoomForPartDetails + task.MaxPartCheckpoints
 
 // loseMissingParts ends the parts of a run that have no record anywhere: they are not left, not in an
 // inbox, not in the queue, and have not ended. That happens only if somebody deleted the record. Such a
@@ -244,7 +243,7 @@ const roomForParent = 640<<10 + fanout.RoomForDetails + task.MaxPartCheckpoints
 func (r *parentRun) loseMissingParts() bool {
 	t, q := r.t, r.q
 
-	nowhere := fanout.Missing(t, q)
+	nowhere := state.MissingParts(t, q)
 	if len(nowhere) == 0 {
 		q.Missing = time.Time{}
 		return true
@@ -318,7 +317,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 }
 
 // notePartEnded notes that a part has ended. mod is the revision of its record.
-func (s *shardState) notePartEnded(t *taskstate.Task, id string, p task.Part, mod int64) {
+func (s *shardState) notePartEnded(t *state.Task, id string, p task.Part, mod int64) {
 	parent, _, is := task.ParentOf(id)
 	if !is {
 		return
@@ -326,16 +325,16 @@ func (s *shardState) notePartEnded(t *taskstate.Task, id string, p task.Part, mo
 
 	l := s.ensureActivity(t)
 	if l.Returned == nil {
-		l.Returned = map[string]taskstate.Returned{}
+		l.Returned = map[string]state.Returned{}
 	}
 
-	l.Returned[id] = taskstate.Returned{Part: p, Parent: parent, Mod: mod}
+	l.Returned[id] = state.Returned{Part: p, Parent: parent, Mod: mod}
 	s.agenda.examineNext(t)
 }
 
 // forgetParts requests the deletion of the records of parts whose run has ended. Each is requested once:
 // the parts stay known until the watch has reported the deletion.
-func (p *plan) forgetParts(t *taskstate.Task) {
+func (p *plan) forgetParts(t *state.Task) {
 	if t.Activity == nil || len(t.Activity.Returned) == 0 {
 		return
 	}
@@ -352,7 +351,7 @@ func (p *plan) forgetParts(t *taskstate.Task) {
 
 // partRun returns the run record of a part before its first attempt.
 func (r *parentRun) partRun(index int) task.Run {
-	return fanout.PartRun(r.q, index, r.plan.s.ports.node, r.plan.now)
+	return state.PartRun(r.q, index, r.plan.s.ports.node, r.plan.now)
 }
 
 // assignNextPart assigns the first part that can start to its node, or ends it if it is lost or too late. done
@@ -464,7 +463,7 @@ func (r *parentRun) endUnassigned(w task.Waiting, end task.Run) {
 // that of the run, and counts from the part's turn (G22). If it has not passed, the worker wakes up when it
 // does.
 func (r *parentRun) tooLate() bool {
-	until := fanout.StartBefore(r.q)
+	until := state.PartStartBefore(r.q)
 	if until.IsZero() {
 		return false
 	}
@@ -492,7 +491,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	end.State, end.Reason = task.Missed, task.ReasonNoNode
 	w := q.Waiting
 	w.Fan = r.fanNow().Without(at)
-	w.NotBefore = fanout.NextTurn(q)
+	w.NotBefore = state.NextPartTurn(q)
 
 	r.endUnassigned(w, end)
 
@@ -502,7 +501,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 // nodeOf chooses the node of a part and counts a slot of it. A part with its own node gets only that
 // one. gone means that this node has been away for lost_after. If ok is false, no slot is counted. part is
 // the part's queue record if it has had attempts, else nil.
-func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, gone, ok bool) {
+func (r *parentRun) nodeOf(index int, part *state.Waiting) (n *task.Node, gone, ok bool) {
 	t, q := r.t, r.q
 
 	// The part may run on any node.
@@ -543,7 +542,7 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 
 // retryPart decides a part in the queue, which waits for another attempt: it starts it, ends it, or lets it
 // wait. It returns false if the commit has no room.
-func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) retryPart(t *state.Task, q *state.Waiting) bool {
 	parent, index := t.ParentOf(q.ID), 0
 	if parent != nil {
 		_, index, _ = task.ParentOf(q.ID)
@@ -606,7 +605,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 }
 
 // endWaitingPart ends a part that is in the queue. It returns false if the commit has no room.
-func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, state task.State, reason string) bool {
+func (p *plan) endWaitingPart(t *state.Task, q, parent *state.Waiting, state task.State, reason string) bool {
 	if !p.reserveRoom(t, 3, 2*roomForRecord) {
 		return false
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -22,7 +22,7 @@ import (
 // Nothing else that a plan does changes what is decided, so it stays whatever the outcome of the commit: when a
 // task is examined again (agenda), which histories and deletions are requested, and what is true in any case. That is
 // since when the node of a part has been away or a part has had no record (Parental), which records of parts can be
-// deleted, and the results of checks against the records of namespaces (nslimits.Checks).
+// deleted, and the results of checks against the records of namespaces (state.NamespaceChecks).
 //
 // A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,
 // because effects point into the state from which they were made.
@@ -131,13 +131,13 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 // reserveRoom reserves room in the commit for a change of task t with up to the given number of records and
 // bytes. The caller must then add the change. It returns false if the commit is full. From then on the plan
 // is full.
-func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
+func (p *plan) reserveRoom(t *state.Task, records, bytes int) bool {
 	return p.admitChange(t, p.commit.Fits(records, bytes))
 }
 
 // admitChange adds t to the tasks that the plan changes, if room is true. t becomes the subject of the comparisons that follow, so their
 // failures count for t.
-func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
+func (p *plan) admitChange(t *state.Task, room bool) bool {
 	if !room {
 		p.full = true
 	}
@@ -157,7 +157,7 @@ const roomForRecord = 2048
 
 // roomForTask is an estimate of the largest size in bytes of a run record of t. A record in an inbox
 // contains the action, which is part of t.Text.
-func roomForTask(t *taskstate.Task) int {
+func roomForTask(t *state.Task) int {
 	if t.Policy != nil && t.Policy.Target.FansOut() {
 		return roomForRecord + roomForFan + len(t.Text)
 	}
@@ -166,7 +166,7 @@ func roomForTask(t *taskstate.Task) int {
 
 // examineAfterCommit makes the worker examine t again after the commit has succeeded. If it fails, all tasks that the
 // plan changes are examined.
-func (p *plan) examineAfterCommit(t *taskstate.Task) { p.addEffect(taskNoted{t}) }
+func (p *plan) examineAfterCommit(t *state.Task) { p.addEffect(taskNoted{t}) }
 
 // serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
 // left stay noted, including the one at which it became full.
@@ -207,7 +207,7 @@ func (p *plan) serveWaiting() {
 
 // examineTask ends or cancels attempts of a task, serves its queue, deletes records of parts, and draws
 // conclusions from how runs ended, as far as there is room.
-func (p *plan) examineTask(t *taskstate.Task) {
+func (p *plan) examineTask(t *state.Task) {
 	p.endAttempts(t)
 	p.serveQueue(t)
 	p.forgetParts(t)
@@ -294,7 +294,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 
 // A change is what a plan has done with one task so far.
 type change struct {
-	task *taskstate.Task
+	task *state.Task
 	// started means that the plan dispatches or drops a run of the task. Its queue is then left alone until
 	// the next plan, so that a commit starts at most one run of a task (G11).
 	started bool
@@ -305,7 +305,7 @@ type change struct {
 
 // changeFor returns the change of a task, or nil if there is none. Task.Change may be a leftover of an
 // earlier plan, so it is valid only if the change at that index belongs to the task.
-func (p *plan) changeFor(t *taskstate.Task) *change {
+func (p *plan) changeFor(t *state.Task) *change {
 	i := int(t.Change)
 	if i < len(p.changes) && p.changes[i].task == t {
 		return &p.changes[i]
@@ -316,7 +316,7 @@ func (p *plan) changeFor(t *taskstate.Task) *change {
 
 // changeOf returns the change of a task, and adds one if there is none. The pointer is valid until another
 // change is added.
-func (p *plan) changeOf(t *taskstate.Task) *change {
+func (p *plan) changeOf(t *state.Task) *change {
 	if c := p.changeFor(t); c != nil {
 		return c
 	}
@@ -328,13 +328,13 @@ func (p *plan) changeOf(t *taskstate.Task) *change {
 }
 
 // isStarting reports whether the plan dispatches or drops a run of the task.
-func (p *plan) isStarting(t *taskstate.Task) bool {
+func (p *plan) isStarting(t *state.Task) bool {
 	c := p.changeFor(t)
 	return c != nil && c.started
 }
 
 // changesEntry reports whether the plan writes the task's entry.
-func (p *plan) changesEntry(t *taskstate.Task) bool {
+func (p *plan) changesEntry(t *state.Task) bool {
 	c := p.changeFor(t)
 	return c != nil && c.entry != nil
 }
@@ -342,7 +342,7 @@ func (p *plan) changesEntry(t *taskstate.Task) bool {
 // changeEntry writes a task's entry with the changes that modify makes. Several calls for one task result
 // in one write, with all of their changes. The commit compares the entry's mod revision (G7). The caller
 // has made room for it.
-func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChanged)) {
+func (p *plan) changeEntry(t *state.Task, modify func(*entryChanged)) {
 	c := p.changeOf(t)
 
 	if c.entry != nil {
@@ -357,7 +357,7 @@ func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChanged)) {
 }
 
 // ownFields returns the task's counts, pauses and sticky node as they will be after the commit.
-func (p *plan) ownFields(t *taskstate.Task) task.Own {
+func (p *plan) ownFields(t *state.Task) task.Own {
 	if c := p.changeFor(t); c != nil && c.entry != nil {
 		return c.entry.own
 	}
@@ -368,7 +368,7 @@ func (p *plan) ownFields(t *taskstate.Task) task.Own {
 // countRun counts a tick that becomes a run, if the number of the task's runs is limited (max_runs). The
 // count is in the commit that creates the run, so it is exact (G24). The entry's from moves to the tick as
 // well.
-func (p *plan) countRun(t *taskstate.Task, tick int64) {
+func (p *plan) countRun(t *state.Task, tick int64) {
 	if t.Policy.MaxRuns == 0 {
 		return
 	}
@@ -381,7 +381,7 @@ func (p *plan) countRun(t *taskstate.Task, tick int64) {
 
 // usesRunBudget reports whether the task has used all runs that max_runs allows, those of this plan
 // included.
-func (p *plan) usesRunBudget(t *taskstate.Task) bool {
+func (p *plan) usesRunBudget(t *state.Task) bool {
 	return t.Policy.MaxRuns > 0 && p.ownFields(t).Runs >= t.Policy.MaxRuns
 }
 
@@ -391,13 +391,13 @@ func (p *plan) usesRunBudget(t *taskstate.Task) bool {
 type reservations struct {
 	placement placer
 	pace      tokens
-	line      *taskstate.TokenLine
+	line      *state.TokenLine
 
 	slots   []reservedSlot
-	tokens  int               // tokens taken, for runs of late ticks
-	granted int               // how many of these had been granted to tasks of the line
-	joined  []*taskstate.Task // tasks that joined the line, because there was no token for them
-	due     []*taskstate.Task // tasks off the heap, because the plan decides their next tick
+	tokens  int           // tokens taken, for runs of late ticks
+	granted int           // how many of these had been granted to tasks of the line
+	joined  []*state.Task // tasks that joined the line, because there was no token for them
+	due     []*state.Task // tasks off the heap, because the plan decides their next tick
 }
 
 // reservedSlot is a slot that was taken on a node.
@@ -408,11 +408,11 @@ type reservedSlot struct {
 
 // pickNode chooses a node for a run and counts a slot of it. If it finds none, but one may become available
 // without an event (a suspicion ends, facts change), the worker wakes up for that.
-func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, p.wantOf(t)) }
+func (p *plan) pickNode(t *state.Task) (*task.Node, bool) { return p.pickFor(t, p.wantOf(t)) }
 
 // pickForAttempt is like pickNode for a run in the queue. If the run has had an attempt, the next one
 // avoids the node on which that failed. A run whose request named a node waits for that node.
-func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.Node, bool) {
+func (p *plan) pickForAttempt(t *state.Task, q *state.Waiting) (*task.Node, bool) {
 	if q.TargetNode != "" {
 		return p.pickFor(t, p.namespaceOf(t).onNode(t, q.TargetNode))
 	}
@@ -426,7 +426,7 @@ func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.No
 // pickPart is like pickForAttempt for a part that may run on any node. With the hash strategy, the parts of
 // a run have different keys, so that they spread over the nodes. q is the part's record if it has had
 // attempts, else nil.
-func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*task.Node, bool) {
+func (p *plan) pickPart(t *state.Task, index int, q *state.Waiting) (*task.Node, bool) {
 	w := p.wantOf(t)
 	if q != nil {
 		w.Avoid = q.LastNode()
@@ -439,7 +439,7 @@ func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*ta
 	return p.pickFor(t, w)
 }
 
-func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
+func (p *plan) pickFor(t *state.Task, w placement.Want) (*task.Node, bool) {
 	n, ok := p.s.ports.placement.Reserve(w, p.now)
 	if !ok {
 		p.examineWhenNodesMayAppear(t)
@@ -449,7 +449,7 @@ func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
 
 // examineWhenNodesMayAppear makes the worker examine waiting runs again when a node may become available without an
 // event.
-func (p *plan) examineWhenNodesMayAppear(t *taskstate.Task) {
+func (p *plan) examineWhenNodesMayAppear(t *state.Task) {
 	if until, suspect := p.s.ports.placement.SuspectUntil(p.now); suspect {
 		p.s.agenda.examineAgainAt(t, until)
 	}
@@ -465,7 +465,7 @@ const lookForFacts = 5 * time.Second
 
 // wantOf returns the requirements of a run of t on its node: those of the task, and the node selector of its
 // namespace.
-func (p *plan) wantOf(t *taskstate.Task) placement.Want {
+func (p *plan) wantOf(t *state.Task) placement.Want {
 	w := t.Want()
 	w.Selector = p.namespaceOf(t).selectorFor(t)
 
@@ -473,7 +473,7 @@ func (p *plan) wantOf(t *taskstate.Task) placement.Want {
 }
 
 // selectorFor returns the selector that the node of a task's run must match: the task's, and the namespace's.
-func (n planNamespace) selectorFor(t *taskstate.Task) task.Selector {
+func (n planNamespace) selectorFor(t *state.Task) task.Selector {
 	if n.record == nil || n.record.Nodes == "" {
 		return t.Policy.Selector
 	}
@@ -483,7 +483,7 @@ func (n planNamespace) selectorFor(t *taskstate.Task) task.Selector {
 
 // onNode returns the requirements of a run of t whose request named a node: the node itself, and the node selector of the
 // namespace. They replace those of the task's target.
-func (n planNamespace) onNode(t *taskstate.Task, node string) placement.Want {
+func (n planNamespace) onNode(t *state.Task, node string) placement.Want {
 	w := placement.Want{Strategy: task.StrategyFirst, Order: []string{node}, Pool: t.Pool(), Secret: t.Secret}
 	if n.record != nil && n.record.Nodes != "" {
 		w.Selector = n.s.limitsOf(n.name, n.record).Selector()
@@ -505,7 +505,7 @@ func (r *reservations) reserveSlot(n *task.Node, pool placement.Pool) {
 
 // takeToken takes a catch-up token for a run of t. It returns false, and puts t into the line, if there is
 // no token or if other tasks of the shard have waited longer.
-func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
+func (r *reservations) takeToken(t *state.Task, now time.Time) bool {
 	l := r.line
 	if l.Len() > 0 && l.Granted == 0 || !r.pace.Take(now) {
 		if l.Add(t) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 )
 
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
@@ -60,8 +60,8 @@ func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []str
 }
 
 // times returns when tasks are to be examined.
-func (l *laterTasks) times() map[*taskstate.Task]int64 {
-	times := map[*taskstate.Task]int64{}
+func (l *laterTasks) times() map[*state.Task]int64 {
+	times := map[*state.Task]int64{}
 	for t, n := range l.notes {
 		times[t] = n.at
 	}
@@ -131,7 +131,7 @@ func (h *testWorker) knowledge() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.records.WatermarkRev, h.state.records.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
 
-	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), taskstate.ByName) {
+	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), state.ByName) {
 		if t.Empty() {
 			continue // a plan may forget the task
 		}

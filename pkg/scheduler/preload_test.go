@@ -15,7 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -106,7 +106,7 @@ func (h *testWorker) knows() string {
 	m := h.state.records.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), taskstate.ByName) {
+	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), state.ByName) {
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -133,7 +133,7 @@ func (h *testWorker) knows() string {
 			fmt.Fprintf(&s, "\n  waits %s %d %+v", q.ID, q.Mod, q.Waiting)
 		}
 
-		active := slices.SortedFunc(slices.Values(t.Active()), func(a, b *taskstate.Attempt) int { return strings.Compare(a.Run, b.Run) })
+		active := slices.SortedFunc(slices.Values(t.Active()), func(a, b *state.Attempt) int { return strings.Compare(a.Run, b.Run) })
 		for _, a := range active {
 			fmt.Fprintf(&s, "\n  runs %s on %s %d", a.Run, a.Node, a.Create)
 		}

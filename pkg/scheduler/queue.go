@@ -4,18 +4,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // enqueueRun puts the run of a tick into the queue. reason says why it waits.
-func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
+func (p *plan) enqueueRun(t *state.Task, run task.Run, reason string) {
 	p.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
-	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
+	p.addEffect(runEnqueued{t, &state.Waiting{Waiting: task.Waiting{Run: run}}})
 	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.queued++
 }
@@ -23,7 +22,7 @@ func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 // serveQueue examines the waiting runs of a task in the order of their ids. It dispatches those that may
 // start now and ends those that must not start any more. It stops early if the commit has no room; the task
 // is then examined again.
-func (p *plan) serveQueue(t *taskstate.Task) {
+func (p *plan) serveQueue(t *state.Task) {
 	if t.BeingDeleted() { // nothing is dispatched while a ttl deletion is under way
 		return
 	}
@@ -36,7 +35,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 	// their parts are active; there are more of them than the limit only if the limit was lowered. parents
 	// and others count the runs that precede q.
 	parents, others := 0, t.Parents()
-	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
+	replacer := t.Replacer(func(q *state.Waiting) bool { return q.Expired(now) })
 	targetDown, _ := t.TargetDown(now)
 	p.examineAfterProbe(t)
 
@@ -126,7 +125,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 }
 
 // applyTurn carries out the decision about a waiting run. It returns false if the commit has no room.
-func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
+func (p *plan) applyTurn(t *state.Task, q *state.Waiting, what tickpolicy.Turn) bool {
 	switch what {
 	case tickpolicy.TurnExpire:
 		return p.expireQueued(t, q)
@@ -150,9 +149,9 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 
 // examineAfterProbe makes the worker examine t again when an attempt no longer counts as a sign that the target is down:
 // then ticks that waited for that may start.
-func (p *plan) examineAfterProbe(t *taskstate.Task) {
+func (p *plan) examineAfterProbe(t *state.Task) {
 	if _, until := t.TargetDown(p.now.UnixMilli()); until != 0 {
-		p.s.agenda.examineAgainAt(t, taskstate.Instant(until))
+		p.s.agenda.examineAgainAt(t, state.Instant(until))
 	}
 }
 
@@ -163,7 +162,7 @@ const deadlineStep = 100 * time.Millisecond
 // startWaiting moves a run from the queue to an inbox. If it cannot start now, startWaiting records why in
 // its queue record. A run that must not start any more ends (whyForbidden). It returns false if the
 // commit has no room.
-func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) startWaiting(t *state.Task, q *state.Waiting) bool {
 	if reason, message := p.whyForbidden(t, q); reason != "" {
 		return p.failQueued(t, q, reason, message)
 	}
@@ -204,7 +203,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 // waitsFor writes the reason why a run waits into its queue record. It writes nothing if the record has
 // that reason already, or if the run was dispatched before: such a record keeps the reason for which the
 // last attempt ended. It returns false if the commit has no room.
-func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) bool {
+func (p *plan) waitsFor(t *state.Task, q *state.Waiting, reason string) bool {
 	if q.Reason == reason || q.DispatchedBefore() {
 		return true
 	}
@@ -220,12 +219,12 @@ func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) 
 }
 
 // dequeueRun deletes the queue record of a run. The commit compares its mod revision.
-func (p *plan) dequeueRun(t *taskstate.Task, q *taskstate.Waiting) {
+func (p *plan) dequeueRun(t *state.Task, q *state.Waiting) {
 	p.addEffect(runDequeued{t, q})
 }
 
 // endQueued ends a waiting run that will not start. It returns false if the commit has no room.
-func (p *plan) endQueued(t *taskstate.Task, q *taskstate.Waiting, state task.State, reason string) bool {
+func (p *plan) endQueued(t *state.Task, q *state.Waiting, state task.State, reason string) bool {
 	if !p.reserveRoom(t, 2, 2*roomForRecord) {
 		return false
 	}
@@ -239,7 +238,7 @@ func (p *plan) endQueued(t *taskstate.Task, q *taskstate.Waiting, state task.Sta
 
 // finishQueued deletes the queue record of a run and records its end. The caller must not change the run
 // again in this plan.
-func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.State, reason string) {
+func (p *plan) finishQueued(t *state.Task, q *state.Waiting, state task.State, reason string) {
 	end := q.Run
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	if state == task.Missed && q.Unsent != nil {
@@ -253,7 +252,7 @@ func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.
 
 // dropOldest ends the n oldest waiting ticks, to make room for a new one. Ticks that are caught up stay,
 // because the limit of the queue does not count them. The caller has made room in the commit.
-func (p *plan) dropOldest(t *taskstate.Task, n int) {
+func (p *plan) dropOldest(t *state.Task, n int) {
 	for _, q := range t.Queue() {
 		if n == 0 {
 			return
@@ -270,7 +269,7 @@ func (p *plan) dropOldest(t *taskstate.Task, n int) {
 
 // expireQueued ends a run that could not start before its deadline. The reason is what the run waited for
 // (no node, or too few nodes), unless other runs of the task would have kept it from starting anyway.
-func (p *plan) expireQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) expireQueued(t *state.Task, q *state.Waiting) bool {
 	reason := task.ReasonDeadline
 	if (q.Reason == task.ReasonNoNode || q.Reason == task.ReasonCount) && t.Policy.Rule.Free(t.Doing(p.now.UnixMilli())) {
 		reason = q.Reason
@@ -285,7 +284,7 @@ func (p *plan) expireQueued(t *taskstate.Task, q *taskstate.Waiting) bool {
 // attempt. The node selector of the record applies whenever a run is placed.
 
 // limitsOf returns the limits by a version of a namespace's record, which remember the results of such checks.
-func (s *shardState) limitsOf(name string, n *task.Namespace) *nslimits.Limits {
+func (s *shardState) limitsOf(name string, n *task.Namespace) *state.NamespaceLimits {
 	return s.limits.Of(name, n, func() {
 		for t := range s.records.Tasks.All() {
 			t.Checked = 0
@@ -302,7 +301,7 @@ type planNamespace struct {
 }
 
 // namespaceOf returns the namespace of a task.
-func (p *plan) namespaceOf(t *taskstate.Task) planNamespace {
+func (p *plan) namespaceOf(t *state.Task) planNamespace {
 	name, _, _ := strings.Cut(t.FullName(), "/")
 	if name != p.namespace.name {
 		p.namespace = planNamespace{p.s, name, p.settings.namespaces.Namespace(name)}
@@ -312,7 +311,7 @@ func (p *plan) namespaceOf(t *taskstate.Task) planNamespace {
 }
 
 // allows reports whether the namespace's record allows a task as it is. Without a record nothing may run.
-func (n planNamespace) allows(t *taskstate.Task) bool {
+func (n planNamespace) allows(t *state.Task) bool {
 	if n.record == nil {
 		return false
 	}
@@ -329,7 +328,7 @@ func (n planNamespace) allows(t *taskstate.Task) bool {
 }
 
 // refusal returns why the namespace's record does not allow a task, for people.
-func (n planNamespace) refusal(t *taskstate.Task) string {
+func (n planNamespace) refusal(t *state.Task) string {
 	if n.record == nil {
 		return "there is no namespace " + n.name + " any more"
 	}
@@ -343,7 +342,7 @@ func (n planNamespace) refusal(t *taskstate.Task) string {
 }
 
 // isFrozen reports whether nothing in the task's namespace may start (G21).
-func (p *plan) isFrozen(t *taskstate.Task) bool {
+func (p *plan) isFrozen(t *state.Task) bool {
 	if p.settings.freezes == nil || len(p.settings.freezes.Holding) == 0 {
 		return false
 	}
@@ -357,7 +356,7 @@ func (p *plan) isFrozen(t *taskstate.Task) bool {
 
 // whyForbidden returns why a waiting run must not start: the reason, and a message for people. The reason is "" if
 // the run may start.
-func (p *plan) whyForbidden(t *taskstate.Task, q *taskstate.Waiting) (reason, message string) {
+func (p *plan) whyForbidden(t *state.Task, q *state.Waiting) (reason, message string) {
 	if n := p.namespaceOf(t); !n.allows(t) {
 		return task.ReasonNamespace, n.refusal(t)
 	}
@@ -370,7 +369,7 @@ func (p *plan) whyForbidden(t *taskstate.Task, q *taskstate.Waiting) (reason, me
 
 // failTick ends the run of a tick whose task the namespace does not allow, without starting it. It does not count
 // for max_runs. The caller has made room for a history record and a dead letter.
-func (p *plan) failTick(t *taskstate.Task, tick int64, id, trigger string) {
+func (p *plan) failTick(t *state.Task, tick int64, id, trigger string) {
 	p.endSpan(t)
 	run := p.newRun(t, tick, id, trigger)
 	run.Attempt = 0
@@ -380,7 +379,7 @@ func (p *plan) failTick(t *taskstate.Task, tick int64, id, trigger string) {
 
 // failQueued ends a waiting run that must not start, because of whyForbidden. It returns false if the commit has no
 // room.
-func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting, reason, message string) bool {
+func (p *plan) failQueued(t *state.Task, q *state.Waiting, reason, message string) bool {
 	size := 3 * roomForTask(t)
 	if q.Fan != nil {
 		size += 2 * roomForCheckpoints(q.Fan)
@@ -400,7 +399,7 @@ func (p *plan) failQueued(t *taskstate.Task, q *taskstate.Waiting, reason, messa
 
 // failRun records the end of a run that must not start. The run is also a dead run: somebody may start it again when it
 // is allowed.
-func (p *plan) failRun(t *taskstate.Task, end task.Run, env map[string]string, reason, message string) {
+func (p *plan) failRun(t *state.Task, end task.Run, env map[string]string, reason, message string) {
 	end.State, end.Reason, end.Message, end.EndedAt = task.Failed, reason, message, task.At(p.now)
 	p.commit.Record(t.Ref(p.s.records.Shard), end)
 	p.commit.PutDeadLetter(record.Held{Assigned: task.Assigned{Run: end, Env: env}}, end)

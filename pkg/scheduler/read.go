@@ -12,8 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/known"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -90,7 +89,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	}
 
 	// Sort the tasks, so that the order does not depend on the map.
-	some := slices.SortedFunc(maps.Keys(w.state.unread), taskstate.ByName)
+	some := slices.SortedFunc(maps.Keys(w.state.unread), state.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
 	for _, t := range some {
 		delete(w.state.unread, t)
@@ -100,7 +99,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.state.agenda.examineAgainAt(t, taskstate.Instant(now+1000))
+			w.state.agenda.examineAgainAt(t, state.Instant(now+1000))
 		}
 		return
 	}
@@ -113,7 +112,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 
 // readHistoriesOf reads the histories of tasks of a shard, at most store.HistoriesAtOnce. It lists the keys first, and then
 // reads records, the newest first, until each reader has enough. All reads are at the revision of the list.
-func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*taskstate.Task) ([]*taskstate.HistoryReader, error) {
+func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*state.Task) ([]*state.HistoryReader, error) {
 	refs := make([]record.Ref, len(tasks))
 	for i, t := range tasks {
 		refs[i] = t.Ref(shard)
@@ -124,19 +123,19 @@ func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*ta
 		return nil, err
 	}
 
-	list := make([]*taskstate.HistoryReader, len(tasks))
+	list := make([]*state.HistoryReader, len(tasks))
 	for i, t := range tasks {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
 
 		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
-		list[i] = taskstate.NewHistoryReader(t, rev, own)
+		list[i] = state.NewHistoryReader(t, rev, own)
 	}
 
 	// Most tasks need only their newest record, so the pages start small and grow.
 	for want := 1; ; want *= 4 {
 		var page []string
-		var of []*taskstate.HistoryReader
+		var of []*state.HistoryReader
 		for _, h := range list {
 			for _, ev := range h.Wants(want) {
 				page, of = append(page, ev.Key), append(of, h)
@@ -162,7 +161,7 @@ func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*ta
 
 // needHistory requests t's history before the next plan, because the watch has not delivered everything
 // that matters.
-func (s *shardState) needHistory(t *taskstate.Task) { s.unread[t] = struct{}{} }
+func (s *shardState) needHistory(t *state.Task) { s.unread[t] = struct{}{} }
 
 // A commit that moves the watermark's time compares the shard's revised key. It fails if an edit may have given
 // a task new ticks and the watch has not delivered the edit yet. Otherwise the watermark could pass a new tick
@@ -425,7 +424,7 @@ func (r recordListing) reviewBy(ctx context.Context, w *worker) error {
 		return w.repairOverdue(ctx, w.recordDiffs, overdueRecords{})
 	}
 
-	w.recordDiffs = known.Differences{Records: w.state.records.DifferingRecords(r.keys, r.rev)}
+	w.recordDiffs = state.Differences{Records: w.state.records.DifferingRecords(r.keys, r.rev)}
 	w.scheduleRepair(&w.recordDiffs, overdueRecords{})
 
 	return nil
@@ -450,7 +449,7 @@ func (r runListing) reviewBy(ctx context.Context, w *worker) error {
 }
 
 // scheduleRepair schedules the repair of differences for when they have persisted for long enough.
-func (w *worker) scheduleRepair(d *known.Differences, repair review) {
+func (w *worker) scheduleRepair(d *state.Differences, repair review) {
 	if d.NotEmpty() {
 		d.Since = time.Now()
 		time.AfterFunc(w.e.patience, func() { w.offerReview(repair) })
@@ -459,7 +458,7 @@ func (w *worker) scheduleRepair(d *known.Differences, repair review) {
 
 // repairOverdue repairs differences whose time has come but whose scheduled repair was dropped because the
 // worker was busy.
-func (w *worker) repairOverdue(ctx context.Context, d known.Differences, repair review) error {
+func (w *worker) repairOverdue(ctx context.Context, d state.Differences, repair review) error {
 	if time.Since(d.Since) < w.e.patience {
 		return nil
 	}
@@ -473,7 +472,7 @@ type overdueRecords struct{}
 // watermark belongs to another writer.
 func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
 	repair := w.state.records.RepairRecords(w.recordDiffs)
-	w.recordDiffs = known.Differences{}
+	w.recordDiffs = state.Differences{}
 
 	keys := repair.Keys()
 	if len(keys) == 0 {
@@ -487,11 +486,11 @@ func (overdueRecords) reviewBy(ctx context.Context, w *worker) error {
 
 	for _, ev := range events {
 		switch repair.Judge(&ev) {
-		case known.ForeignWatermark:
+		case state.ForeignWatermark:
 			// A watermark that this worker did not write means that another worker has opened the shard.
 			w.countRepair("the watermark", ev.Key)
 			return fmt.Errorf("%w: the watermark is another's", errReload)
-		case known.ApplyRecord:
+		case state.ApplyRecord:
 			w.countRepair("a record", ev.Key)
 			w.applyToShard(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}
@@ -508,7 +507,7 @@ type overdueRuns struct{}
 // reviewBy ends the attempts that are no longer active in etcd, and adds those that are active only there.
 func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 	repair := w.state.records.RepairRuns(w.runDiffs)
-	w.runDiffs = known.Differences{}
+	w.runDiffs = state.Differences{}
 
 	if len(repair.Keys) == 0 {
 		return nil
@@ -540,7 +539,7 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 		if repair.Added(i, v) {
 			w.countRepair("an attempt", k.Run)
 			t := w.state.records.TaskNamed(k.Ref.String())
-			w.state.addFoundAttempt(t, taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
+			w.state.addFoundAttempt(t, state.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.state.agenda.examineNext(t)
 			w.state.retrySetAside(t)
 		}

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,9 +49,9 @@ func (s *fakeHistories) RecordsAt(_ context.Context, keys []string, rev int64) (
 }
 
 // countsFailures returns a task that is paused after a number of failures in a row.
-func countsFailures(pauseAfter int) *taskstate.Task {
+func countsFailures(pauseAfter int) *state.Task {
 	const name, uid = "default/a", "abcd"
-	return &taskstate.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &definition.Policy{PolicyFields: &definition.PolicyFields{PauseAfter: pauseAfter}}, Timing: &definition.Timing{}}
+	return &state.Task{Text: name + uid, NameLen: uint16(len(name)), UIDLen: uint8(len(uid)), Present: true, Policy: &state.Policy{PolicyFields: &state.PolicyFields{PauseAfter: pauseAfter}}, Timing: &state.Timing{}}
 }
 
 func TestReadHistoriesOf_ReadsBackwardAsFarAsNeeded(t *testing.T) {
@@ -63,7 +62,7 @@ func TestReadHistoriesOf_ReadsBackwardAsFarAsNeeded(t *testing.T) {
 		{bad, bad, bad, bad, bad, bad, ok, bad, bad}, // two failed since the last success
 		{ok, ok, ok, ok, ok, ok, bad, bad, bad, bad}, // the task does not count failures
 	}}
-	tasks := []*taskstate.Task{countsFailures(20), countsFailures(20), countsFailures(20), countsFailures(0)}
+	tasks := []*state.Task{countsFailures(20), countsFailures(20), countsFailures(20), countsFailures(0)}
 
 	readers, err := readHistoriesOf(t.Context(), s, 0, tasks)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -113,7 +113,7 @@ func (w *worker) runsOfState() (list []string) {
 		for _, a := range t.Active() {
 			since := task.Time{}
 			if !a.Found {
-				since = task.At(taskstate.Instant(a.Since))
+				since = task.At(state.Instant(a.Since))
 			}
 
 			text := func(where string) string {
@@ -159,7 +159,7 @@ func (w *worker) runsOfState() (list []string) {
 }
 
 // rowOfState returns the row of a task without what follows from ends of runs. It counts runs by their ids.
-func rowOfState(t *taskstate.Task) readmodel.Row {
+func rowOfState(t *state.Task) readmodel.Row {
 	r := readmodel.Row{Name: t.FullName(), Next: t.Next}
 	if t.Next != 0 {
 		r.Delay = readmodel.Milliseconds(time.Duration(t.Due(t.Next)-t.Next) * time.Millisecond)

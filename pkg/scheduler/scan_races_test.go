@@ -9,7 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -34,7 +34,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w.discardState()
 	run := task.RunID(start, "abcdefgh")
 	s := w.state.records.TaskNamed("default/a")
-	w.state.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
+	w.state.addActiveAttempt(s, &state.Attempt{Run: run, Node: "n2", Create: 50})
 
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -150,7 +150,7 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 	}
 
 	if t.Next != 0 {
-		k.next = taskstate.Instant(t.Next)
+		k.next = state.Instant(t.Next)
 	}
 
 	for _, q := range t.Queue() {

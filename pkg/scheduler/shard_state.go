@@ -7,11 +7,9 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/known"
-	"github.com/carillonhq/carillon/pkg/scheduler/nslimits"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/rows"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -27,7 +25,7 @@ import (
 // (mustBeSettled), because a plan points into the state from which it was made.
 type shardState struct {
 	ports   ports
-	records known.Records
+	records state.Records
 	agenda  agenda
 	// fences are what every commit compares. A preload has none.
 	fences store.Fences
@@ -50,15 +48,15 @@ type shardState struct {
 	readAhead readAhead
 	overtaken int // commits in a row that failed because of edits that the watch had not delivered
 
-	due taskstate.Heap // tasks with a tick to come, by its due time, without those that are set aside
+	due state.Heap // tasks with a tick to come, by its due time, without those that are set aside
 	// onTime is an instant, in Unix milliseconds, at which no task is behind. It is 0 if that is not known.
 	onTime int64
 	// uncovered are tasks that the watermark does not cover (created after Watermark.Seen) and that have
 	// undecided ticks up to its time.
-	uncovered map[*taskstate.Task]struct{}
-	active    taskstate.ActiveTasks // tasks with waiting or active runs
-	unread    needHistorySet        // tasks whose histories are to be read
-	purges    map[string]int64      // history records to delete: key to mod revision
+	uncovered map[*state.Task]struct{}
+	active    state.ActiveTasks // tasks with waiting or active runs
+	unread    needHistorySet    // tasks whose histories are to be read
+	purges    map[string]int64  // history records to delete: key to mod revision
 
 	// gone are the records that this owner's commits have deleted, and the revisions of these commits,
 	// until the watch has reported the deletions. Queue records are named namespace/name/run, all others by
@@ -68,13 +66,13 @@ type shardState struct {
 	// endedSince holds, by namespace/name/run, the revision at which a run ended since the shard was
 	// opened. The scan for active attempts may still contain such runs. It is nil once the scan is applied.
 	endedSince   map[string]int64
-	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
-	line         taskstate.TokenLine              // tasks that wait for a catch-up token
-	opening      known.Opening                    // how the shard was found when this owner first opened it
-	reopenedFor  map[string]bool                  // tasks whose failing commits caused a reopening of the shard
-	aside        setAsideTasks                    // tasks for which commits fail
+	skippedSpans map[*state.Task]*skippedSpan // by task, the record that its next skipped tick may extend
+	line         state.TokenLine              // tasks that wait for a catch-up token
+	opening      state.Opening                // how the shard was found when this owner first opened it
+	reopenedFor  map[string]bool              // tasks whose failing commits caused a reopening of the shard
+	aside        setAsideTasks                // tasks for which commits fail
 
-	limits nslimits.Checks // of tasks by the records of their namespaces
+	limits state.NamespaceChecks // of tasks by the records of their namespaces
 
 	// rows writes what queries read. It is a port: nothing is read from it.
 	rows rows.Writer
@@ -101,14 +99,14 @@ func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()
 
-	s.records.Tasks, s.due, s.onTime = taskstate.Tasks{}, nil, 0
-	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
-	s.active = taskstate.ActiveTasks{}
+	s.records.Tasks, s.due, s.onTime = state.Tasks{}, nil, 0
+	s.uncovered, s.unread = map[*state.Task]struct{}{}, needHistorySet{}
+	s.active = state.ActiveTasks{}
 	s.agenda = agenda{lastRound: s.agenda.lastRound}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
-	s.aside = setAsideTasks{retryAt: map[*taskstate.Task]int64{}}
+	s.aside = setAsideTasks{retryAt: map[*state.Task]int64{}}
 	s.endedSince = map[string]int64{}
-	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, taskstate.TokenLine{}
+	s.skippedSpans, s.line = map[*state.Task]*skippedSpan{}, state.TokenLine{}
 	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
@@ -125,7 +123,7 @@ func (s *shardState) releaseAll() {
 	s.ports.tokens.Leave()
 
 	// A worker that has ended is not dropped at once. Release the memory of the tasks now.
-	s.records.Tasks, s.due, s.active, s.uncovered = taskstate.Tasks{}, nil, taskstate.ActiveTasks{}, nil
+	s.records.Tasks, s.due, s.active, s.uncovered = state.Tasks{}, nil, state.ActiveTasks{}, nil
 	s.aside = setAsideTasks{}
 	s.queued, s.rows = 0, rows.NewWriter()
 }
@@ -156,9 +154,9 @@ const (
 func (s *shardState) addNotice(n notice) { s.notices = append(s.notices, n) }
 
 // ensureActivity returns t's activity, and creates it if t has none.
-func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
+func (s *shardState) ensureActivity(t *state.Task) *state.Activity {
 	if t.Activity == nil {
-		t.Activity = &taskstate.Activity{}
+		t.Activity = &state.Activity{}
 		s.active.Add(t)
 	}
 	return t.Activity
@@ -166,7 +164,7 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 
 // dropTask forgets a task that has no entry and no runs left. Another task object may have the same name by now, and
 // stays.
-func (s *shardState) dropTask(t *taskstate.Task) {
+func (s *shardState) dropTask(t *state.Task) {
 	if t.Empty() && s.records.Tasks.Get(t.FullName()) == t {
 		s.records.Tasks.Delete(t.FullName())
 		s.endSpan(t)
@@ -176,13 +174,13 @@ func (s *shardState) dropTask(t *taskstate.Task) {
 }
 
 // needHistorySet are the tasks about which nothing more is decided before their history has been read.
-type needHistorySet map[*taskstate.Task]struct{}
+type needHistorySet map[*state.Task]struct{}
 
 // noteOpening records the time of the opening and the watermark that it found. Later openings by the same
 // worker belong to the same ownership and are not recorded.
 func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 	if s.opening.At.IsZero() {
-		s.opening = known.Opening{At: now, Mark: mark.Time.Time}
+		s.opening = state.Opening{At: now, Mark: mark.Time.Time}
 	}
 }
 
@@ -191,7 +189,7 @@ func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 type ports struct {
 	node         string // name of this node, which becomes the owner in run records
 	commits      commitMaker
-	definitions  known.Definitions
+	definitions  state.Definitions
 	placement    placer
 	tokens       tokens
 	trims        trims
@@ -271,7 +269,7 @@ type tokens interface {
 type agenda struct {
 	// toExamine are the tasks that the next plan examines, each once: something waits, or an attempt needs
 	// attention.
-	toExamine []*taskstate.Task
+	toExamine []*state.Task
 	// later holds tasks that must be examined at a certain time. Each examination adds the task again if another one
 	// will be needed.
 	later laterTasks
@@ -283,7 +281,7 @@ type agenda struct {
 
 // examineAgainAt schedules an examination of the task at the given time or earlier. If an earlier examination is
 // scheduled already, it will schedule this one again.
-func (a *agenda) examineAgainAt(t *taskstate.Task, at time.Time) {
+func (a *agenda) examineAgainAt(t *state.Task, at time.Time) {
 	a.later.add(t, at.Add(time.Millisecond-time.Nanosecond).UnixMilli())
 }
 
@@ -312,18 +310,18 @@ const maxClockDrift = 100 * time.Millisecond
 // laterTasks is a priority queue of tasks, ordered by the time of their next examination.
 type laterTasks struct {
 	heap  laterHeap
-	notes map[*taskstate.Task]*laterNote
+	notes map[*state.Task]*laterNote
 }
 
 // laterNote is when to examine a task.
 type laterNote struct {
-	task  *taskstate.Task
+	task  *state.Task
 	at    int64 // Unix milliseconds
 	index int   // in the heap
 }
 
 // add schedules a task, unless it is already scheduled for an earlier time.
-func (l *laterTasks) add(t *taskstate.Task, at int64) {
+func (l *laterTasks) add(t *state.Task, at int64) {
 	if n := l.notes[t]; n != nil {
 		if at < n.at {
 			n.at = at
@@ -334,7 +332,7 @@ func (l *laterTasks) add(t *taskstate.Task, at int64) {
 
 	n := &laterNote{task: t, at: at}
 	if l.notes == nil {
-		l.notes = map[*taskstate.Task]*laterNote{}
+		l.notes = map[*state.Task]*laterNote{}
 	}
 
 	l.notes[t] = n
@@ -342,7 +340,7 @@ func (l *laterTasks) add(t *taskstate.Task, at int64) {
 }
 
 // remove removes a task, if it is scheduled.
-func (l *laterTasks) remove(t *taskstate.Task) {
+func (l *laterTasks) remove(t *state.Task) {
 	if n := l.notes[t]; n != nil {
 		heap.Remove(&l.heap, n.index)
 		delete(l.notes, t)
@@ -350,7 +348,7 @@ func (l *laterTasks) remove(t *taskstate.Task) {
 }
 
 // pop removes the task with the earliest time and returns it. There must be one.
-func (l *laterTasks) pop() *taskstate.Task {
+func (l *laterTasks) pop() *state.Task {
 	n := heap.Pop(&l.heap).(*laterNote)
 	delete(l.notes, n.task)
 
@@ -390,10 +388,10 @@ func (h *laterHeap) Pop() any {
 
 // takeToExamine returns the tasks to examine, ordered by name so that plans are deterministic, and empties the
 // list. The caller clears Task.IsListed of each.
-func (a *agenda) takeToExamine() []*taskstate.Task {
+func (a *agenda) takeToExamine() []*state.Task {
 	tasks := a.toExamine
 	a.toExamine = nil
-	slices.SortFunc(tasks, taskstate.ByName)
+	slices.SortFunc(tasks, state.ByName)
 
 	return tasks
 }
@@ -413,7 +411,7 @@ func (a *agenda) examineAllBy(t time.Time) {
 }
 
 // examineNext notes that the next plan must examine the task.
-func (a *agenda) examineNext(t *taskstate.Task) {
+func (a *agenda) examineNext(t *state.Task) {
 	if t.SetListed(true) {
 		a.toExamine = append(a.toExamine, t)
 	}
@@ -427,7 +425,7 @@ func (s *shardState) hasWork(now time.Time) bool {
 
 // rescheduleTask computes the task's next undecided tick from its entry and the watermark, and updates the
 // heap. It is called when the entry or the watermark has changed.
-func (s *shardState) rescheduleTask(t *taskstate.Task) {
+func (s *shardState) rescheduleTask(t *state.Task) {
 	// During a preload, the watermark is the last record to be loaded. Then all tasks are scheduled.
 	if !s.watermarkKnown {
 		return
@@ -455,7 +453,7 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 }
 
 // advanceToNextTick moves a task to the tick after the one that was just decided.
-func (s *shardState) advanceToNextTick(t *taskstate.Task) {
+func (s *shardState) advanceToNextTick(t *state.Task) {
 	if t.Second == 0 {
 		s.rows.Touch(t)
 		s.due.Set(t, 0)
@@ -465,7 +463,7 @@ func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 }
 
 // scheduleTick puts a task into the heap with the given next tick, and computes the one after it.
-func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
+func (s *shardState) scheduleTick(t *state.Task, tick int64) {
 	t.Second = t.After(tick)
 	s.due.Set(t, tick)
 	s.rows.Touch(t)

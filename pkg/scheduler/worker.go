@@ -11,8 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/known"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -54,8 +53,8 @@ type worker struct {
 	reviews chan review
 	// recordDiffs and runDiffs are differences that the latest comparisons found, of records and of active
 	// attempts. They are repaired if they persist (see review).
-	recordDiffs known.Differences
-	runDiffs    known.Differences
+	recordDiffs state.Differences
+	runDiffs    state.Differences
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
@@ -72,7 +71,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
 		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4),
 	}
-	w.state = shardState{records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
+	w.state = shardState{records: state.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
@@ -378,7 +377,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 // are discarded, because the load and the scan have replaced the state that they refer to.
 func (w *worker) applyActiveScan(keys []store.ActiveKey) {
 	w.state.applyActiveRuns(keys)
-	w.recordDiffs, w.runDiffs = known.Differences{}, known.Differences{}
+	w.recordDiffs, w.runDiffs = state.Differences{}, state.Differences{}
 	w.openings.Add(1)
 }
 
@@ -397,7 +396,7 @@ func (w *worker) sleepFor() time.Duration {
 	if len(w.state.due) > 0 {
 		due := w.state.due[0].DueAt()
 		w.undecided.Store(due)
-		sleep = min(sleep, taskstate.Instant(due).Sub(now))
+		sleep = min(sleep, state.Instant(due).Sub(now))
 	}
 
 	// The next time at which all waiting and active runs must be examined.
@@ -407,12 +406,12 @@ func (w *worker) sleepFor() time.Duration {
 
 	// The next time at which a single task must be examined.
 	if at, ok := w.state.agenda.later.next(); ok {
-		sleep = min(sleep, taskstate.Instant(at).Sub(now))
+		sleep = min(sleep, state.Instant(at).Sub(now))
 	}
 
 	// The next commit for a task that is set aside.
 	if at, ok := w.state.aside.nextRetry(); ok {
-		sleep = min(sleep, taskstate.Instant(at).Sub(now))
+		sleep = min(sleep, state.Instant(at).Sub(now))
 	}
 
 	// The next turn of the shard for catch-up tokens.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -415,7 +415,7 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	w := newWorld(t, "n1")
 	h := w.work("n1")
 	s := h.state.records.TaskNamed("default/a")
-	h.state.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
+	h.state.addActiveAttempt(s, &state.Attempt{Run: "r", Node: "n1", Create: 10})
 	h.state.applyAttemptEnd(s, "r", 10)
 	h.state.applyAttemptEnd(s, "other", 11)
 

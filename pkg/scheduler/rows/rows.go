@@ -23,7 +23,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -33,30 +33,30 @@ import (
 type Writer struct {
 	Index *readmodel.Index
 
-	touched []*taskstate.Task
+	touched []*state.Task
 
 	// loaded is the revision at which the shard was loaded. A task that was created later has no earlier ends.
 	loaded int64
 
 	// failing holds the failing tasks.
-	failing map[*taskstate.Task]failing
+	failing map[*state.Task]failing
 
 	// succeeded holds the tasks of which a run has succeeded in the revision succeededAt, the last one with a success.
-	succeeded   []*taskstate.Task
+	succeeded   []*state.Task
 	succeededAt int64
 
 	// recent holds what has ended since the load, of tasks whose earlier ends are not known yet.
-	recent map[*taskstate.Task]*recentEnds
+	recent map[*state.Task]*recentEnds
 	// dismissed holds the dead runs that were removed since the reading of the past began, by key. It is nil while
 	// nothing is being read.
 	dismissed map[string]struct{}
 	// unexplained holds the failing tasks of which no dead run has details any more, because those of the newest dead runs
 	// were dismissed. isExplanationDue is set when a task is added, until NeedsExplanations is called.
-	unexplained      map[*taskstate.Task]struct{}
+	unexplained      map[*state.Task]struct{}
 	isExplanationDue bool
 	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
 	// that end. The events up to there bring nothing new.
-	readAhead map[*taskstate.Task]int64
+	readAhead map[*state.Task]int64
 }
 
 // failing are the dead runs of a failing task after which no run has succeeded, in the order in which they were created.
@@ -86,8 +86,8 @@ const maxIdleTouched = 256
 // NewWriter returns a Writer with an empty index.
 func NewWriter() Writer {
 	return Writer{
-		Index: &readmodel.Index{}, failing: map[*taskstate.Task]failing{}, recent: map[*taskstate.Task]*recentEnds{},
-		readAhead: map[*taskstate.Task]int64{}, unexplained: map[*taskstate.Task]struct{}{},
+		Index: &readmodel.Index{}, failing: map[*state.Task]failing{}, recent: map[*state.Task]*recentEnds{},
+		readAhead: map[*state.Task]int64{}, unexplained: map[*state.Task]struct{}{},
 	}
 }
 
@@ -102,7 +102,7 @@ func (w *Writer) NoteLoad(revision int64, now time.Time) {
 
 // NoteRun notes that the record of a run was written to the queue or the history of t, or deleted. A run that leaves the
 // queue usually comes into the history. Late results and parts are no runs of their own.
-func (w *Writer) NoteRun(t *taskstate.Task, ev *store.ShardEvent) {
+func (w *Writer) NoteRun(t *state.Task, ev *store.ShardEvent) {
 	switch run := (readmodel.RunPlace{Task: t.FullName(), Run: ev.Run}); {
 	case ev.Late, ev.Deleted && ev.Kind == record.KindQueued, task.IsPart(ev.Run):
 	case ev.Deleted:
@@ -113,7 +113,7 @@ func (w *Writer) NoteRun(t *taskstate.Task, ev *store.ShardEvent) {
 }
 
 // Touch notes that a task has changed, or is gone. The next Flush writes its row.
-func (w *Writer) Touch(t *taskstate.Task) {
+func (w *Writer) Touch(t *state.Task) {
 	if t.SetTouched(true) {
 		w.touched = append(w.touched, t)
 	}
@@ -142,7 +142,7 @@ func (w *Writer) Flush(applied int64) {
 }
 
 // write writes the row of a task, or removes it.
-func (w *Writer) write(t *taskstate.Task) {
+func (w *Writer) write(t *state.Task) {
 	d := readmodel.Details{Runs: runsOf(t)}
 
 	if !t.Present {
@@ -173,7 +173,7 @@ func (w *Writer) write(t *taskstate.Task) {
 }
 
 // noteUnexplained notes whether a task is failing and it is not known how.
-func (w *Writer) noteUnexplained(t *taskstate.Task, is bool) {
+func (w *Writer) noteUnexplained(t *state.Task, is bool) {
 	if !is {
 		delete(w.unexplained, t)
 		return
@@ -193,7 +193,7 @@ func (w *Writer) NeedsExplanations() bool {
 }
 
 // fill sets those fields of a row that follow from what is known of its task. It returns when the task's pause ends.
-func fill(r *readmodel.Row, t *taskstate.Task) (pausedUntil int64) {
+func fill(r *readmodel.Row, t *state.Task) (pausedUntil int64) {
 	r.Name, r.Next, r.Delay = t.FullName(), t.Next, 0
 	r.Labels, r.Schedule = nil, nil
 
@@ -226,7 +226,7 @@ func fill(r *readmodel.Row, t *taskstate.Task) (pausedUntil int64) {
 }
 
 // runsOf returns what boards show of the waiting and active runs of a task, or nil if it has none.
-func runsOf(t *taskstate.Task) *readmodel.Runs {
+func runsOf(t *state.Task) *readmodel.Runs {
 	l := t.Activity
 	if l == nil || len(l.Active)+len(l.Queue) == 0 {
 		return nil
@@ -244,7 +244,7 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 	}
 
 	// If a record says that no node was free, a node may have taken another run of the task since.
-	noNode := func(q *taskstate.Waiting) bool { return q.Reason == task.ReasonNoNode }
+	noNode := func(q *state.Waiting) bool { return q.Reason == task.ReasonNoNode }
 	held := slices.ContainsFunc(l.Queue, noNode) && isHeld(t)
 
 	for _, q := range l.Queue {
@@ -266,7 +266,7 @@ func runsOf(t *taskstate.Task) *readmodel.Runs {
 
 // extendRuns returns the runs of a task of which nothing has changed but that one more attempt has begun, or nil if more has
 // changed. This is the usual case for a task with many attempts, and saves listing all of them again.
-func extendRuns(l *taskstate.Activity) *readmodel.Runs {
+func extendRuns(l *state.Activity) *readmodel.Runs {
 	n := len(l.Active) - 1
 	if n < 1 || len(l.Queue) > 0 || l.Active[n].Watch != nil {
 		return nil
@@ -285,7 +285,7 @@ func extendRuns(l *taskstate.Activity) *readmodel.Runs {
 
 // shown returns what boards show of an attempt. It is made once, and again if it changes, because all attempts of a task are
 // listed again whenever one of them begins or ends.
-func shown(a *taskstate.Attempt) *readmodel.Attempt {
+func shown(a *state.Attempt) *readmodel.Attempt {
 	if ending := a.Watch != nil && a.Watch.Asked; a.Shown == nil || a.Shown.Ending != ending {
 		a.Shown = &readmodel.Attempt{Run: a.Run, Node: a.Node, Since: a.Since, Known: !a.Found, Ending: ending}
 	}
@@ -295,7 +295,7 @@ func shown(a *taskstate.Attempt) *readmodel.Attempt {
 
 // isHeld reports whether the overlap policy does not let another run of the task start, because some are active. It does
 // not consider attempts that only try a target again: this ends at some time, without any change of the task.
-func isHeld(t *taskstate.Task) bool {
+func isHeld(t *state.Task) bool {
 	return t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing(0))
 }
 
@@ -309,14 +309,14 @@ func with(flags, flag readmodel.Flags, set bool) readmodel.Flags {
 
 // Forget removes the row of a task whose entry is gone or belongs to another task by now, and what is known of its
 // past.
-func (w *Writer) Forget(t *taskstate.Task) {
+func (w *Writer) Forget(t *state.Task) {
 	w.Index.Remove(t.Row)
 	t.Row = readmodel.NoSlot
 	w.forgetPast(t)
 }
 
 // forgetPast forgets what is known of the past of a task.
-func (w *Writer) forgetPast(t *taskstate.Task) {
+func (w *Writer) forgetPast(t *state.Task) {
 	delete(w.failing, t)
 	delete(w.recent, t)
 	delete(w.readAhead, t)
@@ -325,7 +325,7 @@ func (w *Writer) forgetPast(t *taskstate.Task) {
 
 // NoteEnd notes the end of a run of t, which must have an entry, and returns how it ended. It ignores the records of
 // ticks that did not run, and late results, and returns 0 for them.
-func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (outcome readmodel.Outcome) {
+func (w *Writer) NoteEnd(t *state.Task, ev *store.ShardEvent) (outcome readmodel.Outcome) {
 	if ev.Late {
 		return 0
 	}
@@ -367,7 +367,7 @@ func (w *Writer) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (outcome readm
 }
 
 // noteSuccess notes that a run of t has succeeded in a revision. Dead runs up to there do not make it failing any more.
-func (w *Writer) noteSuccess(t *taskstate.Task, revision int64) {
+func (w *Writer) noteSuccess(t *state.Task, revision int64) {
 	w.Touch(t)
 
 	// Events arrive in the order of their revisions, but a dead run of the same revision may still follow.
@@ -380,7 +380,7 @@ func (w *Writer) noteSuccess(t *taskstate.Task, revision int64) {
 }
 
 // keepDead removes the dead runs of t for which keep returns false.
-func (w *Writer) keepDead(t *taskstate.Task, keep func(deadRun) bool) {
+func (w *Writer) keepDead(t *state.Task, keep func(deadRun) bool) {
 	left := slices.DeleteFunc(w.failing[t], func(d deadRun) bool { return !keep(d) })
 	if len(left) == 0 {
 		delete(w.failing, t)
@@ -406,10 +406,10 @@ func takeEnd(r *readmodel.Row, end record.End, outcome readmodel.Outcome) {
 func milliseconds(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
 // isFailure reports whether a run ended in a way that counts as a failure of its task.
-func isFailure(s task.State) bool { return taskstate.End{State: s}.Failed() }
+func isFailure(s task.State) bool { return state.End{State: s}.Failed() }
 
 // noteRecent keeps an end until the earlier ones are known.
-func (w *Writer) noteRecent(t *taskstate.Task, mod int64, s task.State) {
+func (w *Writer) noteRecent(t *state.Task, mod int64, s task.State) {
 	if s == task.Succeeded {
 		delete(w.recent, t) // nothing that was before matters
 		return
@@ -429,7 +429,7 @@ func (w *Writer) noteRecent(t *taskstate.Task, mod int64, s task.State) {
 }
 
 // NoteDead notes a dead run of t, or that it was dismissed or started again.
-func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
+func (w *Writer) NoteDead(t *state.Task, ev *store.ShardEvent) {
 	run := xxhash.Sum64String(ev.Run)
 
 	switch {
@@ -449,7 +449,7 @@ func (w *Writer) NoteDead(t *taskstate.Task, ev *store.ShardEvent) {
 }
 
 // addDead adds a dead run of t, unless it is known or a run has succeeded in the same revision.
-func (w *Writer) addDead(t *taskstate.Task, ev *store.ShardEvent) {
+func (w *Writer) addDead(t *state.Task, ev *store.ShardEvent) {
 	if ev.Create == w.succeededAt && slices.Contains(w.succeeded, t) {
 		return
 	}
@@ -505,7 +505,7 @@ func failureOf(ev *store.ShardEvent) *readmodel.Failure {
 
 // Wanted returns the tasks whose past is not known, and those that are failing without that it is known how, in no
 // particular order. It begins to note what Restore needs. tasks are those of the shard.
-func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []background.WantedPast) {
+func (w *Writer) Wanted(tasks *state.Tasks) (list []background.WantedPast) {
 	w.dismissed = map[string]struct{}{}
 
 	for t := range tasks.All() {
@@ -523,7 +523,7 @@ func (w *Writer) Wanted(tasks *taskstate.Tasks) (list []background.WantedPast) {
 }
 
 // DoubtPast makes the past of a task one that has to be read: an event of an end was lost, before now.
-func (w *Writer) DoubtPast(t *taskstate.Task, now time.Time) {
+func (w *Writer) DoubtPast(t *state.Task, now time.Time) {
 	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
 	if t.Present && t.Row != readmodel.NoSlot {
 		w.Index.Change(t.Row, func(r *readmodel.Row) { r.Flags &^= readmodel.History })
@@ -535,7 +535,7 @@ func (w *Writer) Restored() { w.dismissed = nil }
 
 // Restore completes the row of a task with what has been read of its past. applied is the revision up to which all
 // events are applied.
-func (w *Writer) Restore(t *taskstate.Task, p *background.Past, applied int64) {
+func (w *Writer) Restore(t *state.Task, p *background.Past, applied int64) {
 	if t == nil || !t.Present || t.Row == readmodel.NoSlot || p.Want.UID != t.UID() {
 		return
 	}
@@ -587,7 +587,7 @@ func (w *Writer) Restore(t *taskstate.Task, p *background.Past, applied int64) {
 }
 
 // explain adds to the dead runs of a failing task how they have failed. All that p says otherwise is known already.
-func (w *Writer) explain(t *taskstate.Task, p *background.Past) {
+func (w *Writer) explain(t *state.Task, p *background.Past) {
 	read := map[uint64]*store.ShardEvent{}
 	for i := range p.Dead {
 		read[xxhash.Sum64String(p.Dead[i].Run)] = &p.Dead[i]

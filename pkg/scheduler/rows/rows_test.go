@@ -13,7 +13,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -22,8 +22,8 @@ import (
 const taskName = "default/a"
 
 // newTask returns a task whose entry was created at a revision.
-func newTask(create int64) *taskstate.Task {
-	return &taskstate.Task{Text: taskName + "uid0", NameLen: uint16(len(taskName)), UIDLen: 4, Present: true, Create: create, Row: readmodel.NoSlot}
+func newTask(create int64) *state.Task {
+	return &state.Task{Text: taskName + "uid0", NameLen: uint16(len(taskName)), UIDLen: 4, Present: true, Create: create, Row: readmodel.NoSlot}
 }
 
 // happening is one thing that happens to the task: a run ends, which may leave a dead run, or a dead run is dismissed.
@@ -262,7 +262,7 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 		deliveredAt := rapid.Int64Range(loaded, last).Draw(t, "delivered when events are applied up to")
 		at := newTask(min(loaded, 5))
 
-		var tasks taskstate.Tasks
+		var tasks state.Tasks
 		tasks.Put(at)
 
 		w := NewWriter()
@@ -374,7 +374,7 @@ func TestWriter_ShowsRunsOfADeletedTask(t *testing.T) {
 	t.Parallel()
 	w := NewWriter()
 	at := newTask(1)
-	at.Activity = &taskstate.Activity{Active: []*taskstate.Attempt{{Run: "20261120T120000.000Z-uid0", Node: "n1", Since: 7}}}
+	at.Activity = &state.Activity{Active: []*state.Attempt{{Run: "20261120T120000.000Z-uid0", Node: "n1", Since: 7}}}
 	w.Touch(at)
 	w.Flush(1)
 	for _, ev := range (happening{state: task.Failed, run: "r2", dead: true, revised: 2}).events() {
@@ -436,7 +436,7 @@ func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
 	w := NewWriter()
 	w.NoteLoad(1, time.UnixMilli(0))
 	at := newTask(2)
-	var tasks taskstate.Tasks
+	var tasks state.Tasks
 	tasks.Put(at)
 	w.Touch(at)
 	w.Flush(2)
@@ -600,7 +600,7 @@ func TestWriter_RemembersRunsSinceTheLoad(t *testing.T) {
 func BenchmarkWriter_ManyAttempts(b *testing.B) {
 	const least, most = 40, 60
 	w, t := NewWriter(), newTask(1)
-	t.Activity = &taskstate.Activity{}
+	t.Activity = &state.Activity{}
 	began := time.UnixMilli(1_700_000_000_000)
 	b.ReportAllocs()
 
@@ -610,7 +610,7 @@ func BenchmarkWriter_ManyAttempts(b *testing.B) {
 		}
 
 		at := began.Add(time.Duration(n) * time.Millisecond)
-		t.Activity.Active = append(t.Activity.Active, &taskstate.Attempt{Run: task.RunID(at, "uid0"), Node: "n1", Since: at.UnixMilli()})
+		t.Activity.Active = append(t.Activity.Active, &state.Attempt{Run: task.RunID(at, "uid0"), Node: "n1", Since: at.UnixMilli()})
 		w.Touch(t)
 		w.Flush(int64(n))
 	}
@@ -635,7 +635,7 @@ func textOf(r *readmodel.Runs) string {
 func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := newTask(1)
-		l := &taskstate.Activity{}
+		l := &state.Activity{}
 		a.Activity = l
 		now := time.UnixMilli(1_700_000_000_000)
 
@@ -648,7 +648,7 @@ func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 
 			switch what := rapid.IntRange(0, 19).Draw(t, "what"); {
 			case what < 14 || len(l.Active) == 0:
-				l.Active = append(l.Active, &taskstate.Attempt{Run: task.RunID(now, "uid0"), Node: "n1", Since: now.UnixMilli()})
+				l.Active = append(l.Active, &state.Attempt{Run: task.RunID(now, "uid0"), Node: "n1", Since: now.UnixMilli()})
 			case what == 14:
 				i := some()
 				l.Active = slices.Delete(l.Active, i, i+1)
@@ -659,7 +659,7 @@ func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 			case what == 17:
 				l.Active[some()].Watch = nil
 			case what == 18:
-				l.Queue = append(l.Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(now, "uid0")}}})
+				l.Queue = append(l.Queue, &state.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(now, "uid0")}}})
 			case what == 19:
 				l.Queue = nil
 			}

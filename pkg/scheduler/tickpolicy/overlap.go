@@ -145,7 +145,7 @@ func (r OverlapRule) TicksToDrop(d Activity) int {
 func (r OverlapRule) Reason(d Activity) string {
 	switch {
 	case r.policy == task.OverlapReplace:
-		// Every owner recognizes a replacing tick by this reason (see taskstate.Task.Replacer).
+		// Every owner recognizes a replacing tick by this reason (see state.Task.Replacer).
 		return task.ReasonOverlap
 	case r.Free(d):
 		return ""

@@ -1,4 +1,4 @@
-package definition
+package state
 
 import (
 	"runtime"
@@ -6,23 +6,23 @@ import (
 	"weak"
 )
 
-// A Cache keeps one value for each text as long as the value is in use. It holds weak pointers, so the
+// TextCache keeps one value for each text as long as the value is in use. It holds weak pointers, so the
 // garbage collector determines when a value is gone. It is safe for concurrent use.
-type Cache[T any] struct {
+type TextCache[T any] struct {
 	read func(text string) (*T, error) // parses a text; its result must depend on the text only
 
 	mu     sync.Mutex
 	byText map[string]weak.Pointer[T]
 }
 
-// NewCache returns an empty cache of values that read makes of their texts.
-func NewCache[T any](read func(string) (*T, error)) *Cache[T] {
-	return &Cache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
+// NewTextCache returns an empty cache of values that read makes of their texts.
+func NewTextCache[T any](read func(string) (*T, error)) *TextCache[T] {
+	return &TextCache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
 }
 
 // Get returns the value of a text: the one that is in use, or else a new one. The caller may change text
 // afterwards. An error is not cached.
-func (c *Cache[T]) Get(text []byte) (*T, error) {
+func (c *TextCache[T]) Get(text []byte) (*T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -44,7 +44,7 @@ func (c *Cache[T]) Get(text []byte) (*T, error) {
 
 // forgetUnused drops a text whose value was collected, unless a new value of the same text is in use by
 // now.
-func (c *Cache[T]) forgetUnused(text string) {
+func (c *TextCache[T]) forgetUnused(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -53,28 +53,29 @@ func (c *Cache[T]) forgetUnused(text string) {
 	}
 }
 
-// Shared keeps the definitions of all shards of a node. It is safe for concurrent use.
-type Shared struct {
-	timings  *Cache[Timing]
-	fields   *Cache[PolicyFields]
-	labels   *Cache[Labels]
+// SharedDefinitions keeps the definitions of all shards of a node: most tasks have most of their definitions in common. A
+// definition is kept until the last task that uses it is gone. It is safe for concurrent use.
+type SharedDefinitions struct {
+	timings  *TextCache[Timing]
+	fields   *TextCache[PolicyFields]
+	labels   *TextCache[Labels]
 	policies policyCache
 }
 
-// NewShared returns a Shared without definitions.
-func NewShared() *Shared {
-	return &Shared{
-		timings: NewCache(NewTiming), fields: NewCache(newPolicyFields), labels: NewCache(newLabels),
+// NewSharedDefinitions returns a SharedDefinitions without definitions.
+func NewSharedDefinitions() *SharedDefinitions {
+	return &SharedDefinitions{
+		timings: NewTextCache(NewTiming), fields: NewTextCache(newPolicyFields), labels: NewTextCache(newLabels),
 		policies: policyCache{byParts: map[policyParts]weak.Pointer[Policy]{}},
 	}
 }
 
 // ParseTiming returns the timing of a text, see NewTiming. It does not keep text.
-func (s *Shared) ParseTiming(text []byte) (*Timing, error) { return s.timings.Get(text) }
+func (s *SharedDefinitions) ParseTiming(text []byte) (*Timing, error) { return s.timings.Get(text) }
 
 // ParsePolicy returns the policy with these fields and labels, both as in record.EntryParts. It does not keep
 // the texts.
-func (s *Shared) ParsePolicy(fields, labels []byte) (*Policy, error) {
+func (s *SharedDefinitions) ParsePolicy(fields, labels []byte) (*Policy, error) {
 	var p Policy
 	var err error
 	if p.PolicyFields, err = s.fields.Get(fields); err != nil {

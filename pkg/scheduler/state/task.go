@@ -1,17 +1,23 @@
-// Package taskstate holds what the owner of a shard knows about each of its tasks: the entry, waiting and
-// active runs, and what the history shows (Task). Its methods answer the questions about one task on which
-// decisions depend. A Heap orders tasks by when their next ticks are due.
+// Package state holds what the owner of a shard knows, and answers the questions on which decisions depend:
 //
-// The package decides nothing, does no I/O and reads no clock. Package scheduler changes a task when an
-// event or a commit requires it. Nothing here is safe for concurrent use.
-package taskstate
+//   - Records are the known records of the shard. Differences are how they differ from what etcd holds, and what to repair.
+//   - Task is what is known about one task: the entry, waiting and active runs, and what the history shows. A Heap orders
+//     tasks by when their next ticks are due.
+//   - Timing and Policy are the parts of an entry that many tasks have in common. They do not change after they were
+//     created.
+//   - ExamineAttempt says which attempts are lost because their node is gone.
+//   - NamespaceChecks check tasks against the records of their namespaces.
+//   - NewFan, MissingParts and ConcludeParts compute the states of the parts of a run.
+//
+// The package decides no ticks, does no I/O and reads no clock. Package scheduler changes the state when an event or a
+// commit requires it. Only SharedDefinitions and TextCache are safe for concurrent use.
+package state
 
 import (
 	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -26,8 +32,8 @@ type Task struct {
 	// Text is namespace/name, uid and the action as JSON, in one string to save memory. See FullName, UID
 	// and Action.
 	Text   string
-	Timing *definition.Timing
-	Policy *definition.Policy
+	Timing *Timing
+	Policy *Policy
 	// Activity is nil unless a run of the task waits or is active, as for most tasks.
 	Activity *Activity
 	// Past is nil unless the task's future depends on its past, as for most tasks.
@@ -45,7 +51,7 @@ type Task struct {
 	Change  uint16 // index in the plan's list of changes; may be out of date, see changeFor of scheduler
 	NameLen uint16 // length of namespace/name in bytes
 	Added   uint16 // history records since the last trim
-	Checked uint16 // the last check by the record of its namespace; see nslimits.Checks
+	Checked uint16 // the last check by the record of its namespace; see NamespaceChecks
 	UIDLen  uint8  // length of the uid in bytes
 	Failed  uint8  // consecutive commits that failed for a record of this task
 	Dead    uint8  // dead runs since the last trim

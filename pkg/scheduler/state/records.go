@@ -1,6 +1,4 @@
-// Package known holds what an owner knows about the records of its shard, and compares it with what etcd
-// holds. It decides no ticks and does no I/O: it names what to repair, and the owner reads and applies that.
-package known
+package state
 
 import (
 	"errors"
@@ -9,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -23,7 +19,7 @@ type Records struct {
 
 	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history is
 	// left.
-	Tasks taskstate.Tasks
+	Tasks Tasks
 	// Watermark is the last known watermark, and WatermarkRev its mod revision, which the next commit
 	// compares.
 	Watermark    record.Watermark
@@ -33,10 +29,10 @@ type Records struct {
 }
 
 // TaskNamed returns the task with the given name (namespace/name). It adds an empty one if there is none.
-func (r *Records) TaskNamed(name string) *taskstate.Task {
+func (r *Records) TaskNamed(name string) *Task {
 	t := r.Tasks.Get(name)
 	if t == nil {
-		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1, Row: -1}
+		t = &Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1, Row: -1}
 		r.Tasks.Put(t)
 	}
 
@@ -44,15 +40,15 @@ func (r *Records) TaskNamed(name string) *taskstate.Task {
 }
 
 // TaskOf returns the task that an event is about, as TaskNamed does.
-func (r *Records) TaskOf(ev *store.ShardEvent) *taskstate.Task { return r.TaskNamed(ev.Task) }
+func (r *Records) TaskOf(ev *store.ShardEvent) *Task { return r.TaskNamed(ev.Task) }
 
 // CoveredByWatermark reports whether the task existed when the watermark was written, so that the watermark
 // determines which of its ticks are decided (G4).
-func (r *Records) CoveredByWatermark(t *taskstate.Task) bool { return t.Create <= r.Watermark.Seen }
+func (r *Records) CoveredByWatermark(t *Task) bool { return t.Create <= r.Watermark.Seen }
 
 // NextUndecided returns the task's first tick that neither the entry's from nor the watermark decides, in
 // Unix milliseconds, or 0 if there is none. See "Covered entries" in docs/architecture.md.
-func (r *Records) NextUndecided(t *taskstate.Task) int64 {
+func (r *Records) NextUndecided(t *Task) int64 {
 	after, mark := t.From, r.Watermark.Time.UnixMilli()
 	if t.Paused {
 		// A pause with an end acts as a from: ticks up to its end do not exist.
@@ -68,7 +64,7 @@ func (r *Records) NextUndecided(t *taskstate.Task) int64 {
 	}
 
 	tick := t.After(after)
-	if covered && tick != 0 && r.Watermark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
+	if covered && tick != 0 && r.Watermark.Decided(task.At(Instant(t.Due(tick))), t.FullName()) {
 		return t.After(tick)
 	}
 
@@ -77,8 +73,8 @@ func (r *Records) NextUndecided(t *taskstate.Task) int64 {
 
 // Definitions parses the parts of entries that many tasks have in common. All shards of a node share the results.
 type Definitions interface {
-	ParseTiming(text []byte) (*definition.Timing, error)
-	ParsePolicy(fields, labels []byte) (*definition.Policy, error)
+	ParseTiming(text []byte) (*Timing, error)
+	ParsePolicy(fields, labels []byte) (*Policy, error)
 }
 
 // maxEntrySize is the largest size of an entry in bytes. The API writes little more than the action. A commit
@@ -88,7 +84,7 @@ const maxEntrySize = 2 * task.MaxAction
 
 // ReadEntry decodes an entry into t. If it returns an error, t has no ticks; some of its fields may have
 // been changed.
-func (r *Records) ReadEntry(t *taskstate.Task, value []byte, d Definitions) (err error) {
+func (r *Records) ReadEntry(t *Task, value []byte, d Definitions) (err error) {
 	if len(value) > maxEntrySize {
 		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), maxEntrySize)
 	}
@@ -150,7 +146,7 @@ type Opening struct {
 }
 
 // DescribeMissed returns the evidence why ticks of t were missed, for people. node is the owner.
-func (o Opening) DescribeMissed(reason, node string, r *Records, t *taskstate.Task, now time.Time) string {
+func (o Opening) DescribeMissed(reason, node string, r *Records, t *Task, now time.Time) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 
 	switch reason {

@@ -1,19 +1,16 @@
-// Package fanout computes the states of the parts of a run: which parts it has, when each has its turn, which of them
-// have no record, and how the run ends. It decides nothing about tasks, and is pure.
-package fanout
+package state
 
 import (
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// New returns the parts that a run has if it begins now, or the reason why it must wait. nodes are the names of the
+// NewFan returns the parts that a run has if it begins now, or the reason why it must wait. nodes are the names of the
 // nodes that match, the best first. Parts with their own node get it here, once.
-func New(target task.Target, nodes []string) (*task.Fan, string) {
+func NewFan(target task.Target, nodes []string) (*task.Fan, string) {
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 
 	switch {
@@ -45,7 +42,7 @@ func New(target task.Target, nodes []string) (*task.Fan, string) {
 }
 
 // PartRun returns the run record of a part before its first attempt. owner is the node that owns the shard.
-func PartRun(q *taskstate.Waiting, index int, owner string, now time.Time) task.Run {
+func PartRun(q *Waiting, index int, owner string, now time.Time) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: owner, Attempt: 1, CreatedAt: task.At(now), FanOut: task.FanOut{PartCount: q.Fan.Count},
@@ -53,9 +50,9 @@ func PartRun(q *taskstate.Waiting, index int, owner string, now time.Time) task.
 	}
 }
 
-// StartBefore returns until when a run's next part must start, or zero if it may start at any time. The deadline is as
+// PartStartBefore returns until when a run's next part must start, or zero if it may start at any time. The deadline is as
 // long as that of the run, and counts from the part's turn (G22).
-func StartBefore(q *taskstate.Waiting) time.Time {
+func PartStartBefore(q *Waiting) time.Time {
 	until := q.StartBefore.Time
 	if until.IsZero() {
 		return until
@@ -69,9 +66,9 @@ func StartBefore(q *taskstate.Waiting) time.Time {
 	return until
 }
 
-// NextTurn returns when the part after the next one has its turn, if the next one does not start. Without stagger, that
+// NextPartTurn returns when the part after the next one has its turn, if the next one does not start. Without stagger, that
 // is unchanged.
-func NextTurn(q *taskstate.Waiting) task.Time {
+func NextPartTurn(q *Waiting) task.Time {
 	if q.Fan.Stagger <= 0 {
 		return q.NotBefore
 	}
@@ -85,9 +82,9 @@ func NextTurn(q *taskstate.Waiting) task.Time {
 	return task.At(turn.Add(q.Fan.Stagger.Std()))
 }
 
-// Missing returns the parts of a run that have no record anywhere: they are not left, not in an inbox, not in the
+// MissingParts returns the parts of a run that have no record anywhere: they are not left, not in an inbox, not in the
 // queue, and have not ended. t must have an Activity.
-func Missing(t *taskstate.Task, q *taskstate.Waiting) map[int]bool {
+func MissingParts(t *Task, q *Waiting) map[int]bool {
 	// Start with all parts of the run, and remove those that have a known record.
 	missing := map[int]bool{}
 	for _, i := range q.Fan.Numbers() {
@@ -123,12 +120,12 @@ func Missing(t *taskstate.Task, q *taskstate.Waiting) map[int]bool {
 	return missing
 }
 
-// RoomForDetails limits the size in bytes of what the parts report, in the record of their run.
-const RoomForDetails = 64 << 10
+// RoomForPartDetails limits the size in bytes of what the parts report, in the record of their run.
+const RoomForPartDetails = 64 << 10
 
-// Conclude returns the final record of a run whose parts have ended. The run is cancelled if that cut
+// ConcludeParts returns the final record of a run whose parts have ended. The run is cancelled if that cut
 // parts short, succeeded if enough parts succeeded, and otherwise failed.
-func Conclude(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
+func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
 
@@ -160,7 +157,7 @@ func Conclude(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 	f.Ended, f.Left = len(f.Parts), nil
 	slices.SortFunc(f.Parts, func(a, b task.Part) int { return a.Index - b.Index })
 	end.Usage = f.Usage()
-	f.Fit(RoomForDetails) // drops details of the parts until they fit
+	f.Fit(RoomForPartDetails) // drops details of the parts until they fit
 	end.Fan, end.EndedAt, end.NotBefore = &f, task.At(now), task.Time{}
 	due := end.ScheduledTime
 	if !end.DueAt.IsZero() {
@@ -178,15 +175,15 @@ func Conclude(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", ""
 	default:
 		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, ""
-		end.Message = describeUnsuccessful(f)
+		end.Message = describeUnsuccessfulParts(f)
 	}
 
 	return end
 }
 
-// describeUnsuccessful returns a message that names the parts that did not succeed, for people. It is cut
+// describeUnsuccessfulParts returns a message that names the parts that did not succeed, for people. It is cut
 // after about 400 bytes.
-func describeUnsuccessful(f task.Fan) string {
+func describeUnsuccessfulParts(f task.Fan) string {
 	text := fmt.Sprintf("%d of %d parts succeeded, %d required", f.Succeeded+f.Kept, f.Count, f.Need)
 	for n, p := range f.Parts {
 		if p.State != task.Succeeded {

@@ -1,10 +1,9 @@
-package known
+package state
 
 import (
 	"maps"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -57,8 +56,8 @@ func TestDifferingRuns_ListsWhatOnlyOneTakesForActive(t *testing.T) {
 
 	r := newRecords()
 	a := r.TaskNamed("default/a")
-	known := &taskstate.Attempt{Run: "20261124T110000Z-abcd", Node: "n1", Create: 6}
-	a.Activity = &taskstate.Activity{Active: []*taskstate.Attempt{known}}
+	known := &Attempt{Run: "20261124T110000Z-abcd", Node: "n1", Create: 6}
+	a.Activity = &Activity{Active: []*Attempt{known}}
 
 	key := func(run string, create int64) store.ActiveKey {
 		return store.ActiveKey{RunKey: record.RunKey{Node: "n1", Ref: a.Ref(r.Shard), Run: run}, Create: create}

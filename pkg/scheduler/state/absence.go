@@ -1,37 +1,36 @@
-// Package absence decides which active attempts an owner must read, and which of them are lost because their node is
-// gone. It is pure: the owner reads the attempts and the clock.
-//
-// An attempt is lost when its node was absent and its record unchanged at two readings. The time between them must be
-// at least the lost_after in the record, or clearedAfter if its instance is proved dead: no process of it is left
-// (G17).
-package absence
+package state
 
 import (
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// Reading is an attempt whose record must be read.
-type Reading struct {
-	Task    *taskstate.Task
-	Attempt *taskstate.Attempt
+// AttemptReading is an attempt whose record must be read.
+type AttemptReading struct {
+	Task    *Task
+	Attempt *Attempt
 	Cancel  bool // to cancel it; otherwise because its node is absent
 }
 
-// Step is what to do about an attempt now. At most one field is set.
-type Step struct {
+// AbsenceStep is what to do about an attempt now. At most one field is set.
+type AbsenceStep struct {
 	Read   bool   // read the attempt because its node is absent
 	Cancel bool   // read the attempt to cancel it
-	Prove  string // find out whether this instance is proved dead, and call Examine again
+	Prove  string // find out whether this instance is proved dead, and call ExamineAttempt again
 	Again  time.Time
 }
 
-// Examine returns what to do about an attempt of t. present reports whether its node is present. cleared holds the
-// instances for which it is known whether they are proved dead. If the attempt may have to be read later, Step.Again is
-// when to call Examine again.
-func Examine(t *taskstate.Task, a *taskstate.Attempt, present bool, now time.Time, clearedAfter time.Duration, cleared map[string]bool) Step {
+// ExamineAttempt returns what to do about an attempt of t: whether its owner must read it, because its node is absent or
+// to cancel it.
+//
+// An attempt is lost when its node was absent and its record unchanged at two readings. The time between them must be
+// at least the lost_after in the record, or clearedAfter if its instance is proved dead: no process of it is left
+// (G17).
+//
+// present reports whether its node is present. cleared holds the instances for which it is known whether they are proved
+// dead. If the attempt may have to be read later, AbsenceStep.Again is when to call ExamineAttempt again.
+func ExamineAttempt(t *Task, a *Attempt, present bool, now time.Time, clearedAfter time.Duration, cleared map[string]bool) AbsenceStep {
 	// The results of an earlier round do not count. The attempt is read again before the commit that ends it.
 	if a.Watch != nil {
 		a.Watch.Lost, a.Watch.Ask = false, false
@@ -43,18 +42,18 @@ func Examine(t *taskstate.Task, a *taskstate.Attempt, present bool, now time.Tim
 		if a.Watch != nil {
 			a.Watch.Since = time.Time{}
 		}
-		return Step{Cancel: (t.Orphan(a.Run) || t.Replaces(now.UnixMilli()) || t.GoesWithParent(a.Run)) && !a.Watched().Asked}
+		return AbsenceStep{Cancel: (t.Orphan(a.Run) || t.Replaces(now.UnixMilli()) || t.GoesWithParent(a.Run)) && !a.Watched().Asked}
 	}
 
 	// The node is absent, and the attempt has not been read since: read it for the first time.
 	if a.Watched().Since.IsZero() {
-		return Step{Read: true}
+		return AbsenceStep{Read: true}
 	}
 
 	// A second reading is due after lost_after, or after clearedAfter if the instance is proved dead.
 	waited := now.Sub(a.Watch.Since)
 	if waited >= a.Watch.LostAfter() {
-		return Step{Read: true}
+		return AbsenceStep{Read: true}
 	}
 
 	if waited >= clearedAfter && a.Watch.Unreadable == nil {
@@ -62,9 +61,9 @@ func Examine(t *taskstate.Task, a *taskstate.Attempt, present bool, now time.Tim
 		dead, known := cleared[instance]
 		switch {
 		case !known && instance != "":
-			return Step{Prove: instance}
+			return AbsenceStep{Prove: instance}
 		case dead:
-			return Step{Read: true}
+			return AbsenceStep{Read: true}
 		}
 	}
 
@@ -74,15 +73,15 @@ func Examine(t *taskstate.Task, a *taskstate.Attempt, present bool, now time.Tim
 		again -= waited
 	}
 
-	return Step{Again: now.Add(again)}
+	return AbsenceStep{Again: now.Add(again)}
 }
 
 // First reports whether this is the first of the two readings that show that the attempt is lost.
-func (r Reading) First() bool { return !r.Cancel && r.Attempt.Watched().Since.IsZero() }
+func (r AttemptReading) First() bool { return !r.Cancel && r.Attempt.Watched().Since.IsZero() }
 
 // Apply stores what was read of the attempt. read is the time immediately after the reading. again reports whether the
 // attempt must be examined once more after clearedAfter.
-func (r Reading) Apply(v store.Sighting, read time.Time) (again bool) {
+func (r AttemptReading) Apply(v store.Sighting, read time.Time) (again bool) {
 	watch := r.Attempt.Watched()
 	switch {
 	case r.Cancel:

@@ -1,11 +1,10 @@
-package known
+package state
 
 import (
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -14,11 +13,11 @@ import (
 // Differences are records about which an owner and etcd differ. The event is still on its way, or the watch
 // has lost it.
 type Differences struct {
-	Records map[string]int64     // by key, the mod revision in etcd; 0: etcd has no such record
-	Unknown []store.ActiveKey    // attempts that are active in etcd, and unknown to the owner
-	Gone    []*taskstate.Attempt // attempts that are active for the owner, and have no record in etcd
-	GoneOf  []*taskstate.Task    // the task of each attempt in Gone
-	Since   time.Time            // when the differences were found
+	Records map[string]int64  // by key, the mod revision in etcd; 0: etcd has no such record
+	Unknown []store.ActiveKey // attempts that are active in etcd, and unknown to the owner
+	Gone    []*Attempt        // attempts that are active for the owner, and have no record in etcd
+	GoneOf  []*Task           // the task of each attempt in Gone
+	Since   time.Time         // when the differences were found
 }
 
 // NotEmpty reports whether there are any differences.
@@ -157,13 +156,13 @@ func (r *Records) DifferingRuns(active []store.ActiveKey, rev int64) (d Differen
 }
 
 // RunKey returns the key of an attempt of t.
-func (r *Records) RunKey(t *taskstate.Task, a *taskstate.Attempt) record.RunKey {
+func (r *Records) RunKey(t *Task, a *Attempt) record.RunKey {
 	return record.RunKey{Node: a.Node, Ref: t.Ref(r.Shard), Run: a.Run}
 }
 
 // AttemptOf returns what is known of an attempt, or of a later attempt of its run. It returns nil if
 // nothing is known.
-func (r *Records) AttemptOf(k store.ActiveKey) *taskstate.Attempt {
+func (r *Records) AttemptOf(k store.ActiveKey) *Attempt {
 	t := r.Tasks.Get(k.Ref.String())
 	if t == nil {
 		return nil
@@ -301,7 +300,7 @@ func (p *RunRepair) MayEnd() bool { return len(p.gone) > 0 }
 
 // Ended returns the attempt that has ended and its task, or nil: the record at index i of Keys is gone, or belongs to a
 // later attempt. The end happened at or before the revision of the reading.
-func (p *RunRepair) Ended(i int, v store.Sighting) (*taskstate.Task, *taskstate.Attempt) {
+func (p *RunRepair) Ended(i int, v store.Sighting) (*Task, *Attempt) {
 	g, isGone := p.gone[i]
 	if !isGone {
 		return nil, nil

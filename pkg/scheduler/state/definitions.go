@@ -1,8 +1,4 @@
-// Package definition parses and checks what the entries of tasks say about when tasks tick (Timing), how
-// their runs are executed, and which labels they have (Policy). Most tasks have most of this in common. So a Cache keeps one value for
-// each text, for all shards of a node, until the last task that uses it is gone. A Timing or a Policy does
-// not change after it was created.
-package definition
+package state
 
 import (
 	"time"
@@ -15,7 +11,7 @@ import (
 
 // Timing is when tasks tick.
 type Timing struct {
-	Text     string             // as in record.EntryParts; the key in the Cache
+	Text     string             // as in record.EntryParts; the key in the cache
 	Schedule *schedule.Schedule // without an anchor, which each task has for itself
 	Jittered bool               // ticks are due later than their time
 	Manual   bool               // the task has no ticks, only manual runs
@@ -32,7 +28,7 @@ type Policy struct {
 
 // PolicyFields is a Policy without labels. The fields are those of task.Entry.
 type PolicyFields struct {
-	Text               string // as in record.EntryParts; the key in the Cache
+	Text               string // as in record.EntryParts; the key in the cache
 	Timeout, KillGrace task.Duration
 	Overlap            string
 	Rule               tickpolicy.OverlapRule // derived from Overlap, MaxActive and Queue
@@ -56,7 +52,7 @@ type PolicyFields struct {
 
 // Labels are the labels of tasks.
 type Labels struct {
-	Text string            // JSON, as in record.EntryParts; the key in the Cache
+	Text string            // JSON, as in record.EntryParts; the key in the cache
 	All  map[string]string // must not be changed
 }
 

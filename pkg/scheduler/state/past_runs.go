@@ -1,4 +1,4 @@
-package taskstate
+package state
 
 import (
 	"fmt"

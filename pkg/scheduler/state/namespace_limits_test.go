@@ -1,15 +1,14 @@
-package nslimits
+package state
 
 import (
 	"fmt"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestJoinSelector_IsKeptForEachVersionAndSelector(t *testing.T) {
-	var checks Checks
+	var checks NamespaceChecks
 	n := &task.Namespace{Name: "default", Nodes: "team = a", Revision: 3}
 
 	for i := range 2*maxJoinedSelectors + 5 {
@@ -20,7 +19,7 @@ func TestJoinSelector_IsKeptForEachVersionAndSelector(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		joined := checks.Of("default", n, t.FailNow).JoinSelector(&definition.Policy{PolicyFields: &definition.PolicyFields{Selector: selector, Target: task.Target{Selector: text}}})
+		joined := checks.Of("default", n, t.FailNow).JoinSelector(&Policy{PolicyFields: &PolicyFields{Selector: selector, Target: task.Target{Selector: text}}})
 		if !joined.Matches(map[string]string{"team": "a", "zone": zone}) || joined.Matches(map[string]string{"zone": zone}) || joined.Matches(map[string]string{"team": "a"}) {
 			t.Fatal(joined)
 		}

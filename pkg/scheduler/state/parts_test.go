@@ -1,4 +1,4 @@
-package fanout
+package state
 
 import (
 	"maps"
@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-var tick = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+var partTick = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func TestNew(t *testing.T) {
 	nodes := []string{"n3", "n1", "n2"}
@@ -29,7 +28,7 @@ func TestNew(t *testing.T) {
 		"all nodes":      {target: task.Target{Count: task.All}, nodes: nodes, count: 3, on: []string{"n1", "n2", "n3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, reason := New(c.target, slices.Clone(c.nodes))
+			f, reason := NewFan(c.target, slices.Clone(c.nodes))
 			if reason != c.reason {
 				t.Fatalf("the reason is %q, want %q", reason, c.reason)
 			}
@@ -46,72 +45,72 @@ func TestNew(t *testing.T) {
 }
 
 // parent returns a run with parts 0 to 3. Only part 3 has not been assigned.
-func parent() *taskstate.Waiting {
-	return &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{
-		ID: task.RunID(tick, "abcd"), ScheduledTime: task.At(tick), DispatchedAt: task.At(tick), FanOut: task.FanOut{Fan: &task.Fan{Count: 4, Need: 3, Left: []int{3}}},
+func parentWaiting() *Waiting {
+	return &Waiting{Waiting: task.Waiting{Run: task.Run{
+		ID: task.RunID(partTick, "abcd"), ScheduledTime: task.At(partTick), DispatchedAt: task.At(partTick), FanOut: task.FanOut{Fan: &task.Fan{Count: 4, Need: 3, Left: []int{3}}},
 	}}}
 }
 
 // returned adds the ends of parts 0, 1, … to a task.
-func returned(q *taskstate.Waiting, states ...task.State) *taskstate.Task {
-	t := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
+func returnedParts(q *Waiting, states ...task.State) *Task {
+	t := &Task{Activity: &Activity{Returned: map[string]Returned{}}}
 	for i, state := range states {
-		t.Activity.Returned[task.PartID(q.ID, i)] = taskstate.Returned{Part: task.Part{Index: i, State: state}, Parent: q.ID}
+		t.Activity.Returned[task.PartID(q.ID, i)] = Returned{Part: task.Part{Index: i, State: state}, Parent: q.ID}
 	}
 
 	return t
 }
 
 func TestMissing_IsWhatHasNoRecord(t *testing.T) {
-	q := parent()
-	st := returned(q, task.Succeeded)
-	if got := slices.Sorted(maps.Keys(Missing(st, q))); !slices.Equal(got, []int{1, 2}) {
+	q := parentWaiting()
+	st := returnedParts(q, task.Succeeded)
+	if got := slices.Sorted(maps.Keys(MissingParts(st, q))); !slices.Equal(got, []int{1, 2}) {
 		t.Errorf("missing are %v", got)
 	}
 
-	st.Activity.Active = []*taskstate.Attempt{{Run: task.PartID(q.ID, 1)}}
+	st.Activity.Active = []*Attempt{{Run: task.PartID(q.ID, 1)}}
 	st.Activity.Unreadable = []string{task.PartID(q.ID, 2)}
-	if got := Missing(st, q); len(got) > 0 {
+	if got := MissingParts(st, q); len(got) > 0 {
 		t.Errorf("missing are %v", got)
 	}
 
 	st.Activity.Unreadable = nil
-	st.Activity.Queue = []*taskstate.Waiting{{Waiting: task.Waiting{Run: task.Run{ID: task.PartID(q.ID, 2)}}}}
-	if got := Missing(st, q); len(got) > 0 {
+	st.Activity.Queue = []*Waiting{{Waiting: task.Waiting{Run: task.Run{ID: task.PartID(q.ID, 2)}}}}
+	if got := MissingParts(st, q); len(got) > 0 {
 		t.Errorf("missing are %v", got)
 	}
 }
 
 func TestStartBefore_CountsFromThePartsTurn(t *testing.T) {
-	q := parent()
-	if at := StartBefore(q); !at.IsZero() {
+	q := parentWaiting()
+	if at := PartStartBefore(q); !at.IsZero() {
 		t.Errorf("without a deadline: %s", at)
 	}
 
-	q.StartBefore = task.At(tick.Add(time.Minute))
-	if at := StartBefore(q); !at.Equal(tick.Add(time.Minute)) {
+	q.StartBefore = task.At(partTick.Add(time.Minute))
+	if at := PartStartBefore(q); !at.Equal(partTick.Add(time.Minute)) {
 		t.Errorf("of the first part: %s", at)
 	}
 
-	q.NotBefore = task.At(tick.Add(10 * time.Second))
-	if at := StartBefore(q); !at.Equal(tick.Add(70 * time.Second)) {
+	q.NotBefore = task.At(partTick.Add(10 * time.Second))
+	if at := PartStartBefore(q); !at.Equal(partTick.Add(70 * time.Second)) {
 		t.Errorf("of a later part: %s", at)
 	}
 }
 
 func TestNextTurn_IsLaterByTheStagger(t *testing.T) {
-	q := parent()
-	if at := NextTurn(q); !at.IsZero() {
+	q := parentWaiting()
+	if at := NextPartTurn(q); !at.IsZero() {
 		t.Errorf("without stagger: %s", at)
 	}
 
 	q.Fan.Stagger = task.Duration(10 * time.Second)
-	if at := NextTurn(q); !at.Equal(tick.Add(10 * time.Second)) {
+	if at := NextPartTurn(q); !at.Equal(partTick.Add(10 * time.Second)) {
 		t.Errorf("after the first part: %s", at)
 	}
 
-	q.NotBefore = task.At(tick.Add(20 * time.Second))
-	if at := NextTurn(q); !at.Equal(tick.Add(30 * time.Second)) {
+	q.NotBefore = task.At(partTick.Add(20 * time.Second))
+	if at := NextPartTurn(q); !at.Equal(partTick.Add(30 * time.Second)) {
 		t.Errorf("after a later part: %s", at)
 	}
 }
@@ -129,13 +128,13 @@ func TestConclude(t *testing.T) {
 		"cancelled after the last part":  {cancel: task.ReasonReplaced, states: []task.State{task.Succeeded, task.Succeeded, task.Succeeded, task.Failed}, want: task.Succeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := parent()
+			q := parentWaiting()
 			q.Fan.Cancel = c.cancel
 			if len(c.states) == 4 {
 				q.Fan.Left = nil
 			}
 
-			end := Conclude(returned(q, c.states...), q, tick.Add(time.Minute))
+			end := ConcludeParts(returnedParts(q, c.states...), q, partTick.Add(time.Minute))
 			if end.State != c.want || end.Reason != c.reason {
 				t.Errorf("ended as %s (%s), want %s (%s)", end.State, end.Reason, c.want, c.reason)
 			}

@@ -1,4 +1,4 @@
-package definition
+package state
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ func BenchmarkNewTiming(b *testing.B) {
 
 func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 	t.Parallel()
-	s := NewCache(NewTiming)
+	s := NewTextCache(NewTiming)
 	text := []byte(`"schedule":"@hourly","timezone":"UTC"`)
 
 	v, err := s.Get(text)
@@ -95,7 +95,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 
 func TestShared_TasksWithTheSameLabelsShareThem(t *testing.T) {
 	t.Parallel()
-	s := NewShared()
+	s := NewSharedDefinitions()
 	keep20 := []byte(`"kill_grace":"10s","overlap":"skip","missed":{"policy":"latest","grace":"10s","window":"1h","limit":100},` +
 		`"retry":{"attempts":1,"backoff":"10s","factor":2,"max_backoff":"5m","jitter":0.2,"on":["failed"]},"target":{"strategy":"auto","count":1},"history":{"keep":20,"record":"all"}`)
 	keep30 := bytes.Replace(keep20, []byte("20"), []byte("30"), 1)
@@ -152,7 +152,7 @@ func TestShared_TasksWithTheSameLabelsShareThem(t *testing.T) {
 // Values come and go while other goroutines use them.
 func TestCache_ManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := NewCache(NewTiming)
+	s := NewTextCache(NewTiming)
 	texts := [][]byte{[]byte(`"schedule":"@hourly"`), []byte(`"schedule":"@daily"`)}
 	var wg sync.WaitGroup
 

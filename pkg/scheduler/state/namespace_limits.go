@@ -1,31 +1,28 @@
-// Package nslimits checks tasks against the records of their namespaces, and remembers the results.
-//
-// It is pure. Guaranteed: the action of a task is decoded once for each version of the record, and a result is never used
-// for another version of the record. The caller sets Task.Checked to 0 when the action of a task changes. Results depend
-// on nothing but the task and the record, so they stay valid whether or not a commit succeeds. An action that cannot be
-// read counts as not allowed.
-package nslimits
+package state
 
 import (
 	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
-	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Checks remembers the results of checks by the records of namespaces, so that an action is decoded once for each
-// version of a record, and the selectors that result from joining. The zero value is empty.
-type Checks struct {
-	byName map[string]*Limits
+// NamespaceChecks checks tasks against the records of their namespaces, and remembers the results, and the selectors that
+// result from joining. The zero value is empty.
+//
+// Guaranteed: the action of a task is decoded once for each version of the record, and a result is never used for another
+// version of the record. The caller sets Task.Checked to 0 when the action of a task changes. Results depend on nothing
+// but the task and the record, so they stay valid whether or not a commit succeeds. An action that cannot be read counts
+// as not allowed.
+type NamespaceChecks struct {
+	byName map[string]*NamespaceLimits
 	last   uint16 // the highest id in use
 }
 
-// Limits is one version of a namespace's record.
-type Limits struct {
+// NamespaceLimits is one version of a namespace's record.
+type NamespaceLimits struct {
 	record *task.Namespace
 	// id identifies the version in Task.Checked, which is the id times two, plus one if the record allows the task.
 	id       uint16
@@ -34,47 +31,47 @@ type Limits struct {
 	joined   map[string]task.Selector
 }
 
-// MaxIDs is the number of versions that Task.Checked can distinguish.
-const MaxIDs = 1<<15 - 1
+// MaxLimitIDs is the number of versions that Task.Checked can distinguish.
+const MaxLimitIDs = 1<<15 - 1
 
 // maxJoinedSelectors limits the selectors that are kept for each namespace.
 const maxJoinedSelectors = 1000
 
 // Of returns the limits of a version of a namespace's record. If there have been as many versions as there are ids, it
 // forgets all results, and calls forget, which sets Checked of all tasks to 0.
-func (k *Checks) Of(name string, n *task.Namespace, forget func()) *Limits {
+func (k *NamespaceChecks) Of(name string, n *task.Namespace, forget func()) *NamespaceLimits {
 	if l := k.byName[name]; l != nil && l.record.Revision == n.Revision {
 		return l
 	}
 
-	if k.last == MaxIDs {
+	if k.last == MaxLimitIDs {
 		k.byName, k.last = nil, 0
 		forget()
 	}
 
 	if k.byName == nil {
-		k.byName = map[string]*Limits{}
+		k.byName = map[string]*NamespaceLimits{}
 	}
 
 	k.last++
 	selector, err := task.ParseSelector(n.Nodes)
-	l := &Limits{record: n, id: k.last, selector: selector, broken: err != nil}
+	l := &NamespaceLimits{record: n, id: k.last, selector: selector, broken: err != nil}
 	k.byName[strings.Clone(name)] = l // name is part of the text of a task
 
 	return l
 }
 
 // Broken reports whether the record's node selector cannot be parsed, so that nothing may run.
-func (l *Limits) Broken() bool { return l.broken }
+func (l *NamespaceLimits) Broken() bool { return l.broken }
 
 // Selector returns the record's node selector. It must not be changed.
-func (l *Limits) Selector() task.Selector { return l.selector }
+func (l *NamespaceLimits) Selector() task.Selector { return l.selector }
 
 // Accepts reports whether the record's node selector lets tasks run on a node.
-func (l *Limits) Accepts(n *task.Node) bool { return l.selector.Accepts(n) }
+func (l *NamespaceLimits) Accepts(n *task.Node) bool { return l.selector.Accepts(n) }
 
 // Allows reports whether the record allows a task's action.
-func (l *Limits) Allows(t *taskstate.Task) bool {
+func (l *NamespaceLimits) Allows(t *Task) bool {
 	if t.Checked>>1 == l.id {
 		return t.Checked&1 == 1
 	}
@@ -88,7 +85,7 @@ func (l *Limits) Allows(t *taskstate.Task) bool {
 }
 
 // Refusal returns what of a task the record does not allow, or "".
-func (l *Limits) Refusal(t *taskstate.Task) string {
+func (l *NamespaceLimits) Refusal(t *Task) string {
 	a, err := record.DecodeAction([]byte(t.Action()))
 	if err != nil {
 		return "its action, which cannot be read" // the entry was read with it
@@ -98,7 +95,7 @@ func (l *Limits) Refusal(t *taskstate.Task) string {
 
 // JoinSelector returns the selector of a policy and that of the namespace in one: both must hold (see
 // access.JoinSelector).
-func (l *Limits) JoinSelector(p *definition.Policy) task.Selector {
+func (l *NamespaceLimits) JoinSelector(p *Policy) task.Selector {
 	joined, known := l.joined[p.Target.Selector]
 	if !known {
 		if l.joined == nil || len(l.joined) == maxJoinedSelectors {
