@@ -57,32 +57,55 @@ func quoted(text string) []string {
 	return list
 }
 
+// A clockChange lists the ticks of a schedule that follow a local time. Schedules are separated by semicolons.
+type clockChange struct{ zone, schedule, gap, fold, after, ticks string }
+
+func (c clockChange) check(t *testing.T) {
+	t.Helper()
+	location, err := schedule.Location(c.zone)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	after, err := time.ParseInLocation("2006-01-02 15:04", c.after, location)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	timing := task.Timing{Schedule: strings.Split(c.schedule, ";"), Timezone: c.zone, DST: task.DST{Gap: c.gap, Fold: c.fold}}
+	list, err := schedule.Upcoming(timing, after, after, strings.Count(c.ticks, ",")+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var ticks []string
+	for _, o := range list {
+		ticks = append(ticks, o.Local.Format("02 15:04 -07:00"))
+	}
+
+	if got := strings.Join(ticks, ", "); got != c.ticks {
+		t.Errorf("%v:\n got %s", c, got)
+	}
+}
+
 func TestDocs_TellTheTruthAboutClockChanges(t *testing.T) {
 	for _, row := range rows(t, "| zone | schedule | gap | fold | after | ticks |") {
-		zone, exprs, dst := row[0], quoted(row[1]), task.DST{Gap: row[2], Fold: row[3]}
-		location, err := schedule.Location(zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		clockChange{row[0], strings.Join(quoted(row[1]), ";"), row[2], row[3], row[4], row[5]}.check(t)
+	}
+}
 
-		after, err := time.ParseInLocation("2006-01-02 15:04", row[4], location)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, after, after, strings.Count(row[5], ",")+1)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		var ticks []string
-		for _, o := range list {
-			ticks = append(ticks, o.Local.Format("02 15:04 -07:00"))
-		}
-
-		if got := strings.Join(ticks, ", "); got != row[5] {
-			t.Errorf("%v:\n got %s", row, got)
-		}
+// More clock changes than the documentation lists.
+func TestUpcoming_AtClockChanges(t *testing.T) {
+	for _, c := range []clockChange{
+		{"Europe/Berlin", "30 1-3 * * *", "run-after", "first", "2026-03-28 12:00", "29 01:30 +01:00, 29 03:00 +02:00, 29 03:30 +02:00"},
+		{"Europe/Berlin", "0 3 * * *", "run-after", "first", "2026-03-28 12:00", "29 03:00 +02:00, 30 03:00 +02:00"},
+		{"Europe/Berlin", "0 */2 * * *", "run-after", "first", "2026-03-28 23:00", "29 00:00 +01:00, 29 04:00 +02:00, 29 06:00 +02:00"},
+		{"Europe/Berlin", "30 0-23 * * *", "run-after", "first", "2026-10-25 01:45", "25 02:30 +02:00, 25 03:30 +01:00"},
+		{"Asia/Beirut", "@daily", "run-after", "first", "2026-03-28 12:00", "29 01:00 +03:00, 30 00:00 +03:00"},
+		{"Asia/Beirut", "@daily", "skip", "first", "2026-03-28 12:00", "30 00:00 +03:00, 31 00:00 +03:00"},
+		{"Australia/Lord_Howe", "15 2 * * *", "run-after", "first", "2026-10-03 12:00", "04 02:30 +11:00, 05 02:15 +11:00"},
+	} {
+		c.check(t)
 	}
 }
 
