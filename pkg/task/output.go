@@ -16,6 +16,9 @@ type Output struct {
 	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block." absent:"true"`
 }
 
+// IsZero reports whether all fields have their defaults.
+func (o Output) IsZero() bool { return o == Output{} }
+
 // The values of Output.Streams.
 const (
 	StreamsMerged = "merged"
@@ -59,8 +62,8 @@ const (
 	maxPatternProgram = 1100
 )
 
-// Any reports whether the rule differs from the default.
-func (s Success) Any() bool { return len(s.ExitCodes) > 0 || s.Output != "" || s.NotOutput != "" }
+// IsZero reports whether the rule is the default.
+func (s Success) IsZero() bool { return len(s.ExitCodes) == 0 && s.Output == "" && s.NotOutput == "" }
 
 // Exit reports whether an exit code counts as success.
 func (s Success) Exit(code int) bool {

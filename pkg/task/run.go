@@ -23,22 +23,25 @@ const (
 // Run is one run of a task, or the record of ticks that did not run. Its form is the same in a shard's queue,
 // in a node's inbox, and in the history.
 //
+// Package record encodes runs without reflection, by code that is generated from the struct tags. It describes the tag
+// "record".
+//
 // Every run has the fields of the first group. Each embedded struct contains the fields of one aspect, and
 // describes for which runs they are set.
 type Run struct {
-	ID            string    `json:"id,omitempty"`
-	Namespace     string    `json:"namespace,omitempty"`
-	Task          string    `json:"task,omitempty"`
+	ID            string    `json:"id,omitempty" record:"-"`
+	Namespace     string    `json:"namespace,omitempty" record:"-"`
+	Task          string    `json:"task,omitempty" record:"-"`
 	UID           string    `json:"uid"`
 	ScheduledTime Time      `json:"scheduled_time"`        // the tick; for a manual run, the time of the request
 	DueAt         Time      `json:"due_at,omitzero"`       // when the tick is due, if jitter delays it
 	StartBefore   Time      `json:"start_before,omitzero"` // the start deadline: if the run has not started by then, it is missed
-	State         State     `json:"state"`
+	State         State     `json:"state" record:"word"`
 	Reason        string    `json:"reason,omitempty"`
-	Trigger       string    `json:"trigger"`
+	Trigger       string    `json:"trigger" record:"word"`
 	Node          string    `json:"node,omitempty"`
 	Owner         string    `json:"owner,omitempty"` // the node that decided the tick
-	Shard         int       `json:"shard"`
+	Shard         int       `json:"shard" record:"-"`
 	Attempt       int       `json:"attempt,omitempty"`  // the number of this attempt, from 1
 	Attempts      []Attempt `json:"attempts,omitempty"` // the earlier attempts
 	Token         int64     `json:"token,omitempty"`    // the fencing token, which increases with every attempt of a task (G11)
@@ -102,7 +105,7 @@ type TickRange struct {
 
 // StatusReport is what the attempts of a run have reported in their status files.
 type StatusReport struct {
-	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt; its node has it in memory, and no record contains it
+	Progress   *Progress         `json:"progress,omitempty" record:"-"` // only of a running attempt; its node has it in memory, and no record contains it
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not kept in the history
 	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that are invalid or too long."`
@@ -209,12 +212,12 @@ type Assigned struct {
 	Run
 	Instance        string            `json:"instance"`
 	Generation      int64             `json:"generation"`
-	Action          Action            `json:"action"`
+	Action          Action            `json:"action" record:"hand"`
 	Env             map[string]string `json:"env,omitempty"`
 	Timeout         Duration          `json:"timeout,omitzero"`
-	KillGrace       Duration          `json:"kill_grace"`
+	KillGrace       Duration          `json:"kill_grace" record:"hand"`
 	Output          Output            `json:"output,omitzero"`
-	Retry           Retry             `json:"retry"`
+	Retry           Retry             `json:"retry" record:"hand"`
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
 	CancelReason    string            `json:"cancel_reason,omitempty"` // one of the Reason constants; empty means ReasonCancelled
 	PauseRequested  bool              `json:"pause_requested,omitempty"`
@@ -415,6 +418,9 @@ type Usage struct {
 	IORead     int64 `json:"io_read,omitempty"`     // bytes read from storage
 	IOWritten  int64 `json:"io_written,omitempty"`  // bytes written to storage
 }
+
+// IsZero reports whether no usage is known.
+func (u Usage) IsZero() bool { return u == Usage{} }
 
 // LateCancel is the cancel of one attempt while etcd is full. The attempt's record cannot be changed then, so the node of
 // the attempt is asked directly. It ends the attempt at once and keeps the cancel, and then the end, until etcd has

@@ -264,7 +264,7 @@ func PlaceText(t task.Target) string {
 
 // SuccessText describes when attempts succeed, or returns "" if only exit code 0 counts.
 func SuccessText(s task.Success) string {
-	if !s.Any() {
+	if s.IsZero() {
 		return ""
 	}
 

@@ -33,7 +33,7 @@ func NewAuditID(at time.Time) string { return AuditTime(at) + "-" + task.NewUID(
 // DecodeAudit returns the audit record of a key. A record that cannot be decoded has only its id and its revision, and
 // the operation "unreadable".
 func (k Keys) DecodeAudit(e *mvccpb.KeyValue) task.AuditRecord {
-	r, err := Decode[task.AuditRecord](e.Value)
+	r, err := decodeAuditRecord(e.Value)
 	if err != nil {
 		r = task.AuditRecord{Operation: "unreadable"}
 	}
@@ -44,6 +44,17 @@ func (k Keys) DecodeAudit(e *mvccpb.KeyValue) task.AuditRecord {
 	}
 
 	return r
+}
+
+// decodeAuditRecord decodes the value of an audit record.
+func decodeAuditRecord(value []byte) (v task.AuditRecord, err error) {
+	err = eachField(value, func(r *reader, name []byte) {
+		if !r.readAuditRecord(name, &v) {
+			r.skipValue()
+		}
+	})
+
+	return v, err
 }
 
 // DecodeAuditGap returns the gap that a key describes, as the audit record that callers and sinks receive. A record that cannot be
@@ -57,72 +68,6 @@ func (k Keys) DecodeAuditGap(e *mvccpb.KeyValue) task.AuditRecord {
 	return task.AuditRecord{
 		ID: AuditTime(g.To.Time) + "-gap-" + auditHash(e.Key)[:8], Time: g.To, Subject: g.Subject, Operation: task.OperationAuditGap, Revision: e.ModRevision, Gap: &g,
 	}
-}
-
-// EncodeAudit encodes an audit record. Each write of the API has one, so it is encoded without reflection.
-func EncodeAudit(v *task.AuditRecord) string {
-	return string(encodeWith(func(r *writer) {
-		r.writeString("id", v.ID)
-		r.writeTime("time", v.Time)
-		r.writeString("node", v.Node)
-		r.writeString("subject", v.Subject)
-		r.writeStringIfSet("token", v.Token)
-		r.writeStringIfSet("certificate", v.Certificate)
-		r.writeStringIfSet("address", v.Address)
-		r.writeString("operation", v.Operation)
-
-		if len(v.Objects) > 0 {
-			r.writeName("objects")
-			r.writeAuditObjects(v.Objects)
-		}
-
-		r.writeStringIfSet("reason", v.Reason)
-		r.writeStringIfSet("outcome", v.Outcome)
-		r.writeTrueIfSet("late", v.Late)
-		r.writeInt64IfSet("revision", v.Revision)
-
-		if v.Gap != nil {
-			r.writeAny("gap", v.Gap)
-		}
-	}))
-}
-
-// writeAuditObjects writes the list of the objects of an audit record.
-func (r *writer) writeAuditObjects(list []task.AuditObject) {
-	r.w.ArrStart()
-
-	for i := range list {
-		if i > 0 {
-			r.w.Comma()
-		}
-
-		o := &list[i]
-		r.w.ObjStart()
-		r.more = false
-		r.writeString("kind", o.Kind)
-		r.writeStringIfSet("namespace", o.Namespace)
-		r.writeStringIfSet("name", o.Name)
-		r.writeStringIfSet("run", o.Run)
-		r.writeString("change", o.Change)
-		r.writeStringIfSet("uid", o.UID)
-		r.writeInt64IfSet("generation", o.Generation)
-		r.writeStringIfSet("hash", o.Hash)
-
-		if len(o.Fields) > 0 {
-			r.writeAny("fields", o.Fields)
-		}
-		if len(o.Changes) > 0 {
-			r.writeAny("changes", o.Changes)
-		}
-		if len(o.Namespaces) > 0 {
-			r.writeAny("namespaces", o.Namespaces)
-		}
-
-		r.w.ObjEnd()
-	}
-
-	r.w.ArrEnd()
-	r.more = true // the list is a field of the object around it
 }
 
 // AuditObjects collects the objects that a transaction changes, each once, for its audit record.

@@ -1,28 +1,13 @@
 package record
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// An audit record that is encoded without reflection has the fields and values that encoding/json gives it.
-func TestEncodeAudit_IsTheSameDocumentAsFromEncodingJSON(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := filled[task.AuditRecord](t)
-		got, want := EncodeAudit(&r), Encode(&r)
-
-		if !json.Valid([]byte(got)) || !reflect.DeepEqual(number([]byte(got)), number([]byte(want))) {
-			t.Fatalf("wrote\n%s\nwant\n%s", got, want)
-		}
-	})
-}
 
 // Each object of a transaction is in its audit record once, in the order of its first key, with what its last put and its
 // handler say of it.

@@ -109,16 +109,7 @@ func (w Watermark) Decided(tick task.Time, name string) bool {
 func DecodeWatermark(value []byte) (Watermark, error) {
 	var w Watermark
 	err := eachField(value, func(r *reader, name []byte) {
-		switch string(name) {
-		case "time":
-			r.readText(&w.Time)
-		case "last":
-			r.readString(&w.Last)
-		case "seen":
-			r.readInt64(&w.Seen)
-		case "nonce":
-			r.readString(&w.Nonce)
-		default:
+		if !r.readWatermark(name, &w) {
 			r.keepUnknownField(&w.Unknown, name)
 		}
 	})

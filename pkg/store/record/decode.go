@@ -1,7 +1,6 @@
 package record
 
 import (
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,12 +35,11 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 
 		field(&r, name)
 
-		if r.err != nil {
-			return fmt.Errorf("%s: %w", name, r.err)
-		}
-
-		return nil
+		return r.nameError(name)
 	})
+	if r.err != nil {
+		err = r.err // without what the decoder adds
+	}
 
 	// A second value after the object would be lost on the next write, so the record is damaged.
 	if err == nil && !errors.Is(d.Skip(), io.EOF) {
@@ -53,6 +51,15 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 	}
 
 	return nil
+}
+
+// nameError adds the name of the field that was being read to the error, if there is one.
+func (r *reader) nameError(name []byte) error {
+	if r.err != nil {
+		r.err = fmt.Errorf("%s: %w", name, r.err)
+	}
+
+	return r.err
 }
 
 // skipValue skips the value of a field.
@@ -71,8 +78,14 @@ func (r *reader) readInt(v *int) { *v, r.err = r.d.Int() }
 
 func (r *reader) readBool(v *bool) { *v, r.err = r.d.Bool() }
 
-// readText reads a time or a duration.
-func (r *reader) readText(v encoding.TextUnmarshaler) {
+func (r *reader) readTime(v *task.Time) {
+	var b []byte
+	if b, r.err = r.d.StrBytes(); r.err == nil {
+		r.err = v.UnmarshalText(b)
+	}
+}
+
+func (r *reader) readDuration(v *task.Duration) {
 	var b []byte
 	if b, r.err = r.d.StrBytes(); r.err == nil {
 		r.err = v.UnmarshalText(b)
@@ -87,17 +100,55 @@ func (r *reader) readAny(v any) {
 	}
 }
 
+// readObject reads a field that is an object. It skips fields that this version does not know.
+func readObject[T any](r *reader, v *T, readField func(*reader, []byte, *T) bool) {
+	err := r.d.ObjBytes(func(d *jx.Decoder, name []byte) error {
+		if d.Next() == jx.Null {
+			return d.Null()
+		}
+
+		if !readField(r, name, v) {
+			return d.Skip()
+		}
+
+		return r.nameError(name)
+	})
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// readList reads a field that is a list of objects. As for encoding/json, an element that is null is empty.
+func readList[T any](r *reader, list *[]T, readField func(*reader, []byte, *T) bool) {
+	*list = []T{}
+	err := r.d.Arr(func(d *jx.Decoder) error {
+		var v T
+		if d.Next() == jx.Null {
+			r.err = d.Null()
+		} else {
+			readObject(r, &v, readField)
+		}
+
+		*list = append(*list, v)
+
+		return r.err
+	})
+	if r.err == nil {
+		r.err = err
+	}
+}
+
 // readWord reads a text that is usually one of a few known ones. It uses the known string
 // instead of a copy for each record.
-func readWord[T ~string](r *reader, v *T, known []T) {
+func readWord[T ~string](r *reader, v *T) {
 	b, err := r.d.StrBytes()
 	if r.err = err; err != nil {
 		return
 	}
 
-	for _, w := range known {
-		if string(b) == string(w) {
-			*v = w
+	for _, w := range knownWords {
+		if string(b) == w {
+			*v = T(w)
 			return
 		}
 	}
@@ -105,119 +156,8 @@ func readWord[T ~string](r *reader, v *T, known []T) {
 	*v = T(b)
 }
 
-var (
-	knownStates   = task.States()
-	knownTriggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}
-)
-
-// readRunField reads a field of a run. It returns false, and reads nothing, if the run has no
-// such field.
-func (r *reader) readRunField(name []byte, v *task.Run) bool {
-	switch string(name) {
-	case "id", "namespace", "task", "shard": // the key contains them
-		r.skipValue()
-	case "uid":
-		r.readString(&v.UID)
-	case "scheduled_time":
-		r.readText(&v.ScheduledTime)
-	case "due_at":
-		r.readText(&v.DueAt)
-	case "start_before":
-		r.readText(&v.StartBefore)
-	case "state":
-		readWord(r, &v.State, knownStates)
-	case "reason":
-		r.readString(&v.Reason)
-	case "trigger":
-		readWord(r, &v.Trigger, knownTriggers)
-	case "node":
-		r.readString(&v.Node)
-	case "owner":
-		r.readString(&v.Owner)
-	case "attempt":
-		r.readInt(&v.Attempt)
-	case "attempts":
-		r.readAny(&v.Attempts)
-	case "token":
-		r.readInt64(&v.Token)
-	case "created_at":
-		r.readText(&v.CreatedAt)
-	case "dispatched_at":
-		r.readText(&v.DispatchedAt)
-	case "started_at":
-		r.readText(&v.StartedAt)
-	case "ended_at":
-		r.readText(&v.EndedAt)
-	case "not_before":
-		r.readText(&v.NotBefore)
-	case "not_before_by":
-		r.readString(&v.NotBeforeBy)
-	case "unsent":
-		v.Unsent = new(task.Unsent)
-		r.readAny(v.Unsent)
-	case "exit_code":
-		v.ExitCode = new(int)
-		r.readInt(v.ExitCode)
-	case "signal":
-		r.readString(&v.Signal)
-	case "http_status":
-		r.readInt(&v.HTTPStatus)
-	case "message":
-		r.readString(&v.Message)
-	case "lateness_ms":
-		v.LatenessMS = new(int64)
-		r.readInt64(v.LatenessMS)
-	case "output_tail":
-		r.readString(&v.OutputTail)
-	case "output_bytes":
-		r.readInt64(&v.OutputBytes)
-	case "output_truncated":
-		r.readBool(&v.Truncated)
-	case "cancelled_by":
-		r.readString(&v.CancelledBy)
-	case "retry_of":
-		r.readString(&v.RetryOf)
-	case "created_by":
-		r.readString(&v.CreatedBy)
-	case "env_names":
-		r.readAny(&v.EnvNames)
-	case "args":
-		r.readAny(&v.Args)
-	case "target_node":
-		r.readString(&v.TargetNode)
-	case "dismissed_by":
-		r.readString(&v.DismissedBy)
-	case "unenforced":
-		r.readAny(&v.Unenforced)
-	case "usage":
-		r.readUsage(&v.Usage)
-	case "last":
-		r.readText(&v.Last)
-	case "count":
-		r.readInt64(&v.Count)
-	case "results":
-		r.readAny(&v.Results)
-	case "checkpoint":
-		r.readString(&v.Checkpoint)
-	case "status_bad_lines":
-		r.readInt(&v.BadLines)
-	case "paused_at":
-		r.readText(&v.PausedAt)
-	case "paused_ms":
-		r.readInt64(&v.PausedMS)
-	case "paused_by":
-		r.readString(&v.PausedBy)
-	case "part_count":
-		r.readInt(&v.PartCount)
-	case "fan_out":
-		v.Fan = new(task.Fan)
-		r.readAny(v.Fan)
-	default:
-		return false
-	}
-
-	return true
-}
+// knownWords are the texts of fields with the struct tag record:"word".
+var knownWords = append(task.StateNames(), task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart)
 
 // completeRun sets the fields that a writer has omitted.
 func completeRun(v *task.Run, dispatched bool) {
@@ -236,12 +176,12 @@ func DecodeRunValue(value []byte) (v task.Run, err error) {
 // decodeRunInto is like DecodeRunValue for a run that is the zero value.
 func decodeRunInto(v *task.Run, value []byte) error {
 	err := eachField(value, func(r *reader, name []byte) {
-		if !r.readRunField(name, v) {
+		if !r.readRun(name, v) {
 			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	completeRun(v, hasBeen(v))
+	completeRun(v, wasDispatched(v))
 
 	return err
 }
@@ -249,16 +189,12 @@ func decodeRunInto(v *task.Run, value []byte) error {
 // DecodeWaitingValue is like DecodeRunValue for a record of the queue.
 func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 	err = eachField(value, func(r *reader, name []byte) {
-		switch {
-		case r.readRunField(name, &v.Run):
-		case string(name) == "env":
-			r.readAny(&v.Env)
-		default:
+		if !r.readWaiting(name, &v) {
 			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	completeRun(&v.Run, hasBeen(&v.Run))
+	completeRun(&v.Run, wasDispatched(&v.Run))
 
 	return v, err
 }
@@ -268,41 +204,17 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	// These are the values of fields that a writer omits.
 	v.KillGrace, v.Retry = usualGrace, task.Retry{Attempts: 1, MaxBackoff: usualMaxBackoff}
 	err := eachField(value, func(r *reader, name []byte) {
-		if r.readRunField(name, &v.Run) {
+		if r.readAssigned(name, v) {
 			return
 		}
 
 		switch string(name) {
-		case "instance":
-			r.readString(&v.Instance)
-		case "generation":
-			r.readInt64(&v.Generation)
 		case "action":
 			r.readAction(&v.Action)
-		case "env":
-			r.readAny(&v.Env)
-		case "timeout":
-			r.readText(&v.Timeout)
 		case "kill_grace":
-			r.readText(&v.KillGrace)
-		case "output":
-			r.readAny(&v.Output)
+			r.readDuration(&v.KillGrace)
 		case "retry":
 			r.readAny(&v.Retry)
-		case "cancel_requested":
-			r.readBool(&v.CancelRequested)
-		case "cancel_reason":
-			r.readString(&v.CancelReason)
-		case "pause_requested":
-			r.readBool(&v.PauseRequested)
-		case "resumed_by":
-			r.readString(&v.ResumedBy)
-		case "kill_signal":
-			r.readString(&v.KillSignal)
-		case "success":
-			r.readAny(&v.Success)
-		case "lost_after":
-			r.readText(&v.LostAfter)
 		default:
 			r.keepUnknownField(&v.Unknown, name)
 		}

@@ -13,6 +13,14 @@
 //     zero value that could be taken for a record (G19).
 //
 // Values are JSON. They do not repeat what their key contains (shard, namespace, task, run,
-// node). The records of runs, entries and watermarks are numerous, so they are encoded and
-// decoded without reflection.
+// node). The records of runs, audit records and watermarks are numerous, so they are encoded and
+// decoded without reflection, by code that scripts/records generates from their structs. The
+// JSON name of a field and omitempty apply as for encoding/json. A struct tag "record" says in
+// what a field differs:
+//
+//	record:"-"     no record contains the field: its key does, or only memory
+//	record:"word"  the value is nearly always a state or a trigger, and is not copied
+//	record:"hand"  this package encodes the field by hand
 package record
+
+//go:generate go run ../../../scripts/records -root ../../.. -codec codec_generated.go

@@ -24,16 +24,16 @@ func Encode(v any) string {
 }
 
 // A writer encodes one of the numerous records without reflection, which would cost as much as
-// the rest of the work for a tick. The fields have the names and the order of the types in
-// package task. A writer omits what the key contains, and what is the same in nearly every
-// record:
+// the rest of the work for a tick. codec_generated.go has a method for each struct. A writer
+// omits what is the same in nearly every record:
 //
 //	dispatched_at  if it equals created_at
 //	kill_grace     if it is 10s
 //	retry          if there is only one attempt, and max_backoff is 5m
+//	lost_after     if it is the default
 type writer struct {
-	w    jx.Writer
-	more bool // the object has a field, so a comma must precede the next one
+	out  jx.Writer
+	more bool // the object or list is not empty, so a comma must precede the next field or element
 }
 
 // usualGrace is the value of a kill_grace that is omitted. It belongs to the format of the
@@ -47,28 +47,33 @@ const usualMaxBackoff = task.Duration(5 * time.Minute)
 // how long a run waits for its target.
 func omitsRetry(r task.Retry) bool { return r.Attempts <= 1 && r.MaxBackoff == usualMaxBackoff }
 
-// writeName writes the name of a field. The value must follow.
-func (r *writer) writeName(name string) {
-	if r.more {
-		r.w.Comma()
+// writeComma writes the comma before a field or an element, except before the first one.
+func (w *writer) writeComma() {
+	if w.more {
+		w.out.Comma()
 	}
 
-	r.more = true
-	b := append(append(r.w.Buf, '"'), name...) // names of fields need no escapes
-	r.w.Buf = append(b, '"', ':')
+	w.more = true
+}
+
+// writeName writes the name of a field. The value must follow.
+func (w *writer) writeName(name string) {
+	w.writeComma()
+	b := append(append(w.out.Buf, '"'), name...) // names of fields need no escapes
+	w.out.Buf = append(b, '"', ':')
 }
 
 // writeString writes a text. Most need no escapes and are copied.
-func (r *writer) writeString(name, v string) {
-	r.writeName(name)
+func (w *writer) writeString(name, v string) {
+	w.writeName(name)
 
 	if !isPlainJSON(v) {
-		r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
+		w.out.Str(strings.ToValidUTF8(v, "\ufffd"))
 		return
 	}
 
-	b := append(append(r.w.Buf, '"'), v...)
-	r.w.Buf = append(b, '"')
+	b := append(append(w.out.Buf, '"'), v...)
+	w.out.Buf = append(b, '"')
 }
 
 // isPlainJSON reports whether a text needs no escapes in JSON, as nearly all texts in records.
@@ -82,171 +87,124 @@ func isPlainJSON(v string) bool {
 	return true
 }
 
-func (r *writer) writeStringIfSet(name, v string) {
+func (w *writer) writeStringIfSet(name, v string) {
 	if v != "" {
-		r.writeString(name, v)
+		w.writeString(name, v)
 	}
 }
 
-func (r *writer) writeInt64(name string, v int64) {
-	r.writeName(name)
-	r.w.Int64(v)
+func (w *writer) writeInt64(name string, v int64) {
+	w.writeName(name)
+	w.out.Int64(v)
 }
 
-func (r *writer) writeInt64IfSet(name string, v int64) {
+func (w *writer) writeInt64IfSet(name string, v int64) {
 	if v != 0 {
-		r.writeInt64(name, v)
+		w.writeInt64(name, v)
 	}
 }
 
-func (r *writer) writeTrueIfSet(name string, v bool) {
+func (w *writer) writeBoolIfSet(name string, v bool) {
 	if v {
-		r.writeName(name)
-		r.w.True()
+		w.writeName(name)
+		w.out.True()
 	}
 }
 
-func (r *writer) writeTime(name string, t task.Time) {
-	r.writeName(name)
-	b, _ := t.AppendText(append(r.w.Buf, '"')) // never fails
-	r.w.Buf = append(b, '"')
+func (w *writer) writeTime(name string, t task.Time) {
+	w.writeName(name)
+	b, _ := t.AppendText(append(w.out.Buf, '"')) // never fails
+	w.out.Buf = append(b, '"')
 }
 
-func (r *writer) writeTimeIfSet(name string, t task.Time) {
+func (w *writer) writeTimeIfSet(name string, t task.Time) {
 	if !t.IsZero() {
-		r.writeTime(name, t)
+		w.writeTime(name, t)
+	}
+}
+
+func (w *writer) writeDurationIfSet(name string, d task.Duration) {
+	if d != 0 {
+		w.writeString(name, d.String())
 	}
 }
 
 // writeAny writes a field that is rare with encoding/json.
-func (r *writer) writeAny(name string, v any) { r.writeRaw(name, Encode(v)) }
+func (w *writer) writeAny(name string, v any) { w.writeRaw(name, Encode(v)) }
 
 // writeRaw writes a field whose value is JSON.
-func (r *writer) writeRaw(name, json string) {
-	r.writeName(name)
-	r.w.RawStr(json)
+func (w *writer) writeRaw(name, json string) {
+	w.writeName(name)
+	w.out.RawStr(json)
+}
+
+// startObject begins a field that is an object. Its fields and endObject must follow.
+func (w *writer) startObject(name string) {
+	w.writeName(name)
+	w.out.ObjStart()
+	w.more = false
+}
+
+// startList begins a field that is a list of objects. For each of them startElement, its fields and endObject must follow,
+// and then endList.
+func (w *writer) startList(name string) {
+	w.writeName(name)
+	w.out.ArrStart()
+	w.more = false
+}
+
+// startElement begins an object in a list.
+func (w *writer) startElement() {
+	w.writeComma()
+	w.out.ObjStart()
+	w.more = false
+}
+
+// endObject ends an object. What follows is another field or element of what is around it.
+func (w *writer) endObject() {
+	w.out.ObjEnd()
+	w.more = true
+}
+
+// endList ends a list. What follows is another field of the object around it.
+func (w *writer) endList() {
+	w.out.ArrEnd()
+	w.more = true
+}
+
+// writeUnknownFields writes the fields that this version does not know, as they were read.
+func (w *writer) writeUnknownFields(f task.Fields) {
+	if f != "" {
+		w.writeComma()
+		w.out.RawStr(string(f))
+	}
 }
 
 // encodeWith returns the JSON object whose fields fill writes.
 func encodeWith(fill func(*writer)) []byte {
-	r := writerPool.Get().(*writer)
-	defer writerPool.Put(r)
+	w := writerPool.Get().(*writer)
+	defer writerPool.Put(w)
 
-	r.w.Reset()
-	r.more = false
-	r.w.ObjStart()
-	fill(r)
-	r.w.ObjEnd()
+	w.out.Reset()
+	w.more = false
+	w.startElement()
+	fill(w)
+	w.endObject()
 
-	return slices.Clone(r.w.Buf)
+	return slices.Clone(w.out.Buf)
 }
 
 var writerPool = sync.Pool{New: func() any { return new(writer) }}
 
-// writeRun writes the fields of a run. dispatched means that the run was dispatched, so that
-// an omitted dispatched_at equals created_at.
-func (r *writer) writeRun(v *task.Run, dispatched bool) {
-	r.writeString("uid", v.UID)
-	r.writeTime("scheduled_time", v.ScheduledTime)
-	r.writeTimeIfSet("due_at", v.DueAt)
-	r.writeTimeIfSet("start_before", v.StartBefore)
-	r.writeString("state", string(v.State))
-	r.writeStringIfSet("reason", v.Reason)
-	r.writeString("trigger", v.Trigger)
-	r.writeStringIfSet("node", v.Node)
-	r.writeStringIfSet("owner", v.Owner)
-	r.writeInt64IfSet("attempt", int64(v.Attempt))
+// wasDispatched reports whether a run has been dispatched: then it has a token.
+func wasDispatched(v *task.Run) bool { return v.Token != 0 }
 
-	if len(v.Attempts) > 0 {
-		r.writeAny("attempts", v.Attempts)
-	}
-
-	r.writeInt64IfSet("token", v.Token)
-	r.writeTimeIfSet("created_at", v.CreatedAt)
-
-	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
-		r.writeTimeIfSet("dispatched_at", v.DispatchedAt)
-	}
-
-	r.writeTimeIfSet("started_at", v.StartedAt)
-	r.writeTimeIfSet("ended_at", v.EndedAt)
-	r.writeTimeIfSet("not_before", v.NotBefore)
-	r.writeStringIfSet("not_before_by", v.NotBeforeBy)
-
-	if v.Unsent != nil {
-		r.writeAny("unsent", v.Unsent)
-	}
-
-	if v.ExitCode != nil {
-		r.writeInt64("exit_code", int64(*v.ExitCode))
-	}
-
-	r.writeStringIfSet("signal", v.Signal)
-	r.writeInt64IfSet("http_status", int64(v.HTTPStatus))
-	r.writeStringIfSet("message", v.Message)
-
-	if v.LatenessMS != nil {
-		r.writeInt64("lateness_ms", *v.LatenessMS)
-	}
-
-	r.writeStringIfSet("output_tail", v.OutputTail)
-	r.writeInt64IfSet("output_bytes", v.OutputBytes)
-	r.writeTrueIfSet("output_truncated", v.Truncated)
-	r.writeStringIfSet("cancelled_by", v.CancelledBy)
-	r.writeStringIfSet("retry_of", v.RetryOf)
-	r.writeStringIfSet("created_by", v.CreatedBy)
-
-	if len(v.EnvNames) > 0 {
-		r.writeAny("env_names", v.EnvNames)
-	}
-
-	if len(v.Args) > 0 {
-		r.writeAny("args", v.Args)
-	}
-
-	r.writeStringIfSet("target_node", v.TargetNode)
-	r.writeStringIfSet("dismissed_by", v.DismissedBy)
-
-	if len(v.Unenforced) > 0 {
-		r.writeAny("unenforced", v.Unenforced)
-	}
-
-	r.writeUsage(v.Usage)
-	r.writeTimeIfSet("last", v.Last)
-	r.writeInt64IfSet("count", v.Count)
-
-	if len(v.Results) > 0 {
-		r.writeAny("results", v.Results)
-	}
-
-	r.writeStringIfSet("checkpoint", v.Checkpoint)
-	r.writeInt64IfSet("status_bad_lines", int64(v.BadLines))
-	r.writeTimeIfSet("paused_at", v.PausedAt)
-	r.writeInt64IfSet("paused_ms", v.PausedMS)
-	r.writeStringIfSet("paused_by", v.PausedBy)
-	r.writeInt64IfSet("part_count", int64(v.PartCount))
-
-	if v.Fan != nil {
-		r.writeAny("fan_out", v.Fan)
+// omitDispatchedAt clears the dispatched_at of a run that was dispatched if it equals created_at. completeRun restores it.
+func omitDispatchedAt(v *task.Run) {
+	if v.DispatchedAt.Equal(v.CreatedAt.Time) {
+		v.DispatchedAt = task.Time{}
 	}
 }
-
-// writeUnknownFields writes the fields that this version does not know, as they were read.
-func (r *writer) writeUnknownFields(f task.Fields) {
-	if f == "" {
-		return
-	}
-
-	if r.more {
-		r.w.Comma()
-	}
-
-	r.more = true
-	r.w.RawStr(string(f))
-}
-
-// hasBeen reports whether a run has been dispatched: then it has a token.
-func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
 // EncodeEnded encodes a record of the history or of the ended parts.
 func EncodeEnded(v task.Run) []byte {
@@ -256,69 +214,52 @@ func EncodeEnded(v task.Run) []byte {
 		v.Checkpoint = ""
 	}
 
-	return encodeWith(func(r *writer) {
-		r.writeRun(&v, hasBeen(&v))
-		r.writeUnknownFields(v.Unknown)
+	if wasDispatched(&v) {
+		omitDispatchedAt(&v)
+	}
+
+	return encodeWith(func(w *writer) {
+		w.writeRun(&v)
+		w.writeUnknownFields(v.Unknown)
 	})
 }
 
 // EncodeWaiting encodes a record of the queue.
 func EncodeWaiting(v task.Waiting) []byte {
-	return encodeWith(func(r *writer) {
-		r.writeRun(&v.Run, hasBeen(&v.Run))
-		if len(v.Env) > 0 {
-			r.writeAny("env", v.Env)
-		}
-		r.writeUnknownFields(v.Unknown)
+	if wasDispatched(&v.Run) {
+		omitDispatchedAt(&v.Run)
+	}
+
+	return encodeWith(func(w *writer) {
+		w.writeWaiting(&v)
+		w.writeUnknownFields(v.Unknown)
 	})
 }
 
 // EncodeAssigned encodes an inbox record. It omits node and token, which the key contains.
 // action is the action of v as JSON.
 func EncodeAssigned(v *task.Assigned, action string) []byte {
-	run := v.Run
-	run.Node, run.Token = "", 0
-	return encodeWith(func(r *writer) {
-		r.writeRun(&run, true)
-		r.writeString("instance", v.Instance)
-		r.writeInt64("generation", v.Generation)
-		r.writeRaw("action", action)
+	a := *v
+	a.Node, a.Token = "", 0
+	omitDispatchedAt(&a.Run)
 
-		if len(v.Env) > 0 {
-			r.writeAny("env", v.Env)
+	if a.LostAfter == task.DefaultLostAfter {
+		a.LostAfter = 0
+	}
+
+	return encodeWith(func(w *writer) {
+		w.writeAssigned(&a)
+		w.writeRaw("action", action)
+
+		if a.KillGrace != usualGrace {
+			w.writeString("kill_grace", a.KillGrace.String())
 		}
 
-		if v.Timeout != 0 {
-			r.writeString("timeout", v.Timeout.String())
+		if !omitsRetry(a.Retry) {
+			w.writeAny("retry", a.Retry)
 		}
 
-		if v.KillGrace != usualGrace {
-			r.writeString("kill_grace", v.KillGrace.String())
-		}
-
-		if v.Output != (task.Output{}) {
-			r.writeAny("output", v.Output)
-		}
-
-		if !omitsRetry(v.Retry) {
-			r.writeAny("retry", v.Retry)
-		}
-
-		r.writeTrueIfSet("cancel_requested", v.CancelRequested)
-		r.writeStringIfSet("cancel_reason", v.CancelReason)
-		r.writeTrueIfSet("pause_requested", v.PauseRequested)
-		r.writeStringIfSet("resumed_by", v.ResumedBy)
-		r.writeStringIfSet("kill_signal", v.KillSignal)
-
-		if v.Success.Any() {
-			r.writeAny("success", v.Success)
-		}
-
-		if v.LostAfter != 0 && v.LostAfter != task.DefaultLostAfter {
-			r.writeString("lost_after", v.LostAfter.String())
-		}
-
-		r.writeUnknownFields(v.Unknown)
+		w.writeUnknownFields(a.Unknown)
 	})
 }
 
@@ -332,53 +273,13 @@ func WatermarkAfter(t task.Time) string {
 
 // EncodeWatermark encodes a watermark.
 func EncodeWatermark(m Watermark) []byte {
-	return encodeWith(func(r *writer) {
-		r.writeTime("time", m.Time)
-		r.writeStringIfSet("last", m.Last)
-		r.writeInt64("seen", m.Seen)
-		r.writeString("nonce", m.Nonce)
-		r.writeUnknownFields(m.Unknown)
+	return encodeWith(func(w *writer) {
+		w.writeWatermark(&m)
+		w.writeUnknownFields(m.Unknown)
 	})
 }
 
-// writeUsage writes the resource usage of an attempt. Nearly every record of a process has it,
-// so it is encoded without reflection.
-func (r *writer) writeUsage(u task.Usage) {
-	if u == (task.Usage{}) {
-		return
-	}
-
-	r.writeName("usage")
-	r.w.ObjStart()
-	r.more = false
-	r.writeInt64IfSet("cpu_ms", u.CPUMS)
-	r.writeInt64IfSet("memory_peak", u.MemoryPeak)
-	r.writeInt64IfSet("io_read", u.IORead)
-	r.writeInt64IfSet("io_written", u.IOWritten)
-	r.w.ObjEnd()
-	r.more = true
-}
-
-// readUsage reads what writeUsage has written.
-func (r *reader) readUsage(v *task.Usage) {
-	r.err = r.d.ObjBytes(func(d *jx.Decoder, name []byte) (err error) {
-		if d.Next() == jx.Null {
-			return d.Null()
-		}
-
-		switch string(name) {
-		case "cpu_ms":
-			v.CPUMS, err = d.Int64()
-		case "memory_peak":
-			v.MemoryPeak, err = d.Int64()
-		case "io_read":
-			v.IORead, err = d.Int64()
-		case "io_written":
-			v.IOWritten, err = d.Int64()
-		default:
-			err = d.Skip()
-		}
-
-		return err
-	})
+// EncodeAudit encodes an audit record.
+func EncodeAudit(v *task.AuditRecord) string {
+	return string(encodeWith(func(w *writer) { w.writeAuditRecord(v) }))
 }

@@ -34,9 +34,9 @@ func (e *EntryParts) Split(value []byte) error {
 		case "generation":
 			r.readInt64(&e.Generation)
 		case "from":
-			r.readText(&e.From)
+			r.readTime(&e.From)
 		case "anchor":
-			r.readText(&e.Anchor)
+			r.readTime(&e.Anchor)
 		case "paused":
 			r.readBool(&e.Paused)
 		case "action":
@@ -97,38 +97,32 @@ func asObject(fields string) []byte { return []byte("{" + fields + "}") }
 
 // EncodeParts encodes an entry from its parts.
 func EncodeParts(e EntryParts) []byte {
-	return encodeWith(func(r *writer) {
-		r.writeString("uid", string(e.UID))
-		r.writeInt64("generation", e.Generation)
-		r.writeRawFields(e.Timing)
-		r.writeTime("from", e.From)
-		r.writeTime("anchor", e.Anchor)
-		r.writeTrueIfSet("paused", e.Paused)
-		r.writeRaw("action", string(e.Action))
-		r.writeRawFields(e.Policy)
+	return encodeWith(func(w *writer) {
+		w.writeString("uid", string(e.UID))
+		w.writeInt64("generation", e.Generation)
+		w.writeRawFields(e.Timing)
+		w.writeTime("from", e.From)
+		w.writeTime("anchor", e.Anchor)
+		w.writeBoolIfSet("paused", e.Paused)
+		w.writeRaw("action", string(e.Action))
+		w.writeRawFields(e.Policy)
 
 		if len(e.Labels) > 0 {
-			r.writeRaw("labels", string(e.Labels))
+			w.writeRaw("labels", string(e.Labels))
 		}
 
 		if len(e.Own) > 0 {
-			r.writeRaw("own", string(e.Own))
+			w.writeRaw("own", string(e.Own))
 		}
 	})
 }
 
 // writeRawFields writes a list of JSON fields.
-func (r *writer) writeRawFields(text []byte) {
-	if len(text) == 0 {
-		return
+func (w *writer) writeRawFields(text []byte) {
+	if len(text) > 0 {
+		w.writeComma()
+		w.out.Raw(text)
 	}
-
-	if r.more {
-		r.w.Comma()
-	}
-
-	r.more = true
-	r.w.Raw(text)
 }
 
 // DecodeAction decodes an Action. It also rejects an action that the API would have rejected.

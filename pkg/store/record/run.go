@@ -167,6 +167,9 @@ func usualEndOf(value []byte) (e End, usual bool) {
 	}
 }
 
+// knownStates saves the allocation of a state's text.
+var knownStates = task.States()
+
 // takeText sets a field from its text. It returns false if that cannot be read.
 func (e *End) takeText(name, text []byte) bool {
 	var at *int64
@@ -250,7 +253,7 @@ func unusualEndOf(value []byte) (e End, ok bool) {
 
 		switch string(fields.Key()) {
 		case "state":
-			readWord(&r, &e.State, knownStates)
+			readWord(&r, &e.State)
 		case "started_at":
 			r.readMillis(&e.Started)
 		case "ended_at":
