@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func manyApp() (*factory.Factory, *bytes.Buffer, *bytes.Buffer) {
@@ -230,5 +231,74 @@ func TestProgress_IsNotForPrograms(t *testing.T) {
 		if d.Errs.Len() > 0 {
 			t.Errorf("%s: %q", what, d.Errs.String())
 		}
+	}
+}
+
+func TestWritten_SaysWhatItHasWritten(t *testing.T) {
+	type answer struct {
+		Name     string         `json:"name"`
+		Revision int64          `json:"revision"`
+		DryRun   *client.Change `json:"dry_run,omitempty"`
+	}
+	busy := &client.Error{Status: 429, Code: client.CodeRateLimited}
+	roles := func(answers map[bool]answer, refused error) Written[string, answer] {
+		put := func(dryRun bool) func(context.Context, *client.Client, string, client.Writing) (answer, error) {
+			return func(context.Context, *client.Client, string, client.Writing) (answer, error) {
+				err := refused
+				if errors.Is(refused, busy) {
+					refused = nil // only the first time
+				}
+				return answers[dryRun], err
+			}
+		}
+
+		return Written[string, answer]{
+			Named: Named[string]{Kind: "role", Name: func(name string) string { return name }},
+			Put:   put(false), DryRun: put(true),
+			Outcome: func(a answer) (int64, *client.Change) { return a.Revision, a.DryRun },
+			Warn:    func(f *factory.Factory, a answer) { f.Note("note: %s", a.Name) },
+			Next:    func(name string) string { return "carillon access grant " + name },
+		}
+	}
+	written := answer{Name: "deployer", Revision: 8}
+	change := &client.Change{Result: client.Configured, Fields: []client.FieldChange{{Field: "description", From: "a", To: "b"}}}
+
+	for name, c := range map[string]struct {
+		as      client.Writing
+		dryRun  bool
+		format  string
+		refused error
+		out     string
+		errs    string
+	}{
+		"a new one":     {as: client.Writing{Create: true}, out: "created role deployer\nnext: carillon access grant deployer\n", errs: "note: deployer\n"},
+		"another":       {as: client.Writing{Revision: 7}, out: "updated role deployer\n", errs: "note: deployer\n"},
+		"the same":      {as: client.Writing{Revision: 8}, out: "role deployer is unchanged\n", errs: "note: deployer\n"},
+		"after a pause": {as: client.Writing{Revision: 7}, refused: busy, out: "updated role deployer\n", errs: "note: deployer\n"},
+		"a dry run":     {as: client.Writing{Revision: 7}, dryRun: true, out: "configured role deployer (dry run)\n  description: a → b\n", errs: "note: deployer\n"},
+		"for a program": {as: client.Writing{Create: true}, format: output.FormatJSONL, out: `{"name":"deployer","revision":8}` + "\n"},
+		"a name":        {as: client.Writing{Create: true}, format: output.FormatName, out: "deployer\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, out, errs := manyApp()
+			if c.format != "" {
+				f.Format = c.format
+			}
+
+			w := roles(map[bool]answer{false: written, true: {Name: "deployer", DryRun: change}}, c.refused)
+			if err := w.Write(t.Context(), f, nil, "deployer", c.as, c.dryRun); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != c.out || errs.String() != c.errs {
+				t.Errorf("stdout %q, stderr %q; want %q, %q", out, errs, c.out, c.errs)
+			}
+		})
+	}
+
+	f, _, _ := manyApp()
+	err := roles(nil, task.ErrExists).Write(t.Context(), f, nil, "deployer", client.Writing{Create: true}, false)
+	var fail *failure.Error
+	if !errors.As(err, &fail) || fail.Hint != "change it with: carillon role update deployer" {
+		t.Errorf("%+v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -28,6 +29,58 @@ type Named[T any] struct {
 	Permanent func(T) bool
 	// Caution returns why the deletion of named objects needs a confirmation; "": it needs none. Optional.
 	Caution func(names []string) string
+}
+
+// Written describes how commands create and change objects of a kind. A is the answer of the server.
+type Written[T, A any] struct {
+	Named[T]
+	Put, DryRun func(ctx context.Context, c *client.Client, object T, as client.Writing) (A, error)
+	// Outcome returns the revision in an answer, and the change that a dry run found.
+	Outcome func(answer A) (revision int64, dry *client.Change)
+	// Warn prints what else an answer says to people. Optional.
+	Warn func(f *factory.Factory, answer A)
+	// Next returns the command that usually follows the creation of an object.
+	Next func(name string) string
+}
+
+// Write creates an object, or replaces the version that was read, and prints what has changed. With dryRun, the server only
+// validates the change.
+func (w Written[T, A]) Write(ctx context.Context, f *factory.Factory, c *client.Client, object T, as client.Writing, dryRun bool) error {
+	put, name := w.Put, w.Name(object)
+	if dryRun {
+		put = w.DryRun
+	}
+
+	answer, err := factory.RetryBusy(ctx, func() (A, error) { return put(ctx, c, object, as) })
+	if err != nil {
+		return w.explainExisting(f, name, err)
+	}
+	if !f.ForPeople() {
+		return output.EmitOne(&f.Printer, answer, name, nil)
+	}
+
+	revision, dry := w.Outcome(answer)
+	switch {
+	case dryRun:
+		if err := view.PrintDryRun(f, w.Kind+" "+name, dry); err != nil {
+			return err
+		}
+	case as.Create:
+		f.Say("created %s %s", w.Kind, name)
+	case revision == as.Revision:
+		f.Say("%s %s is unchanged", w.Kind, name)
+	default:
+		f.Say("updated %s %s", w.Kind, name)
+	}
+
+	if w.Warn != nil {
+		w.Warn(f, answer)
+	}
+	if as.Create && !dryRun {
+		f.SayNext("%s", w.Next(name))
+	}
+
+	return nil
 }
 
 // BindList makes cmd list the objects. table shows them to people.
@@ -182,8 +235,8 @@ func (n Named[T]) Find(ctx context.Context, f *factory.Factory, c *client.Client
 	return object, n.explainMissing(ctx, f, c, name, err, nil)
 }
 
-// ExplainExisting adds to the error of creating an object that exists already how to change it.
-func (n Named[T]) ExplainExisting(f *factory.Factory, name string, err error) error {
+// explainExisting adds to the error of creating an object that exists already how to change it.
+func (n Named[T]) explainExisting(f *factory.Factory, name string, err error) error {
 	if !errors.Is(err, task.ErrExists) {
 		return err
 	}

@@ -48,6 +48,20 @@ var namespaces = batch.Named[task.Namespace]{
 	},
 }
 
+// writtenNamespaces are namespaces as commands create and change them.
+var writtenNamespaces = batch.Written[task.Namespace, client.NamespaceChange]{
+	Named: namespaces,
+	Put: func(ctx context.Context, c *client.Client, n task.Namespace, as client.Writing) (client.NamespaceChange, error) {
+		return c.Namespaces.Put(ctx, n, as)
+	},
+	DryRun: func(ctx context.Context, c *client.Client, n task.Namespace, as client.Writing) (client.NamespaceChange, error) {
+		return c.Namespaces.DryRunPut(ctx, n, as)
+	},
+	Outcome: func(a client.NamespaceChange) (int64, *client.Change) { return a.Revision, a.DryRun },
+	Warn:    warnAbout,
+	Next:    func(name string) string { return "carillon access grant editor SUBJECT --in " + name },
+}
+
 func listCommand(f *factory.Factory) *cobra.Command {
 	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
@@ -216,25 +230,8 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		n := task.Namespace{Name: words[0]}
 		o.applyTo(cmd, &n)
-		if o.dryRun {
-			return printDryRun(cmd.Context(), f, c, n, client.Writing{Create: true})
-		}
 
-		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) {
-			return c.Namespaces.Put(cmd.Context(), n, client.Writing{Create: true})
-		})
-		if err != nil {
-			return namespaces.ExplainExisting(f, n.Name, err)
-		}
-
-		if f.ForPeople() {
-			f.Say("created namespace %s", n.Name)
-			warnAbout(f, change)
-			f.SayNext("carillon access grant editor SUBJECT --in %s", n.Name)
-			return nil
-		}
-
-		return output.EmitOne(&f.Printer, change, n.Name, nil)
+		return writtenNamespaces.Write(cmd.Context(), f, c, n, client.Writing{Create: true}, o.dryRun)
 	}
 
 	return cmd
@@ -288,49 +285,11 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 
 		// What was read is what is replaced: nobody's change is lost.
 		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
-		if o.dryRun {
-			return printDryRun(cmd.Context(), f, c, n, as)
-		}
 
-		change, err := factory.RetryBusy(cmd.Context(), func() (client.NamespaceChange, error) { return c.Namespaces.Put(cmd.Context(), n, as) })
-		if err != nil {
-			return err
-		}
-
-		if f.ForPeople() {
-			if change.Revision == before.Revision {
-				f.Say("namespace %s is unchanged", n.Name)
-			} else {
-				f.Say("updated namespace %s", n.Name)
-			}
-			warnAbout(f, change)
-
-			return nil
-		}
-
-		return output.EmitOne(&f.Printer, change, n.Name, nil)
+		return writtenNamespaces.Write(cmd.Context(), f, c, n, as, o.dryRun)
 	}
 
 	return cmd
-}
-
-// printDryRun has the server validate a change of a namespace, and prints it, with the tasks that it would forbid.
-func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, n task.Namespace, as client.Writing) error {
-	change, err := c.Namespaces.DryRunPut(ctx, n, as)
-	if err != nil {
-		return namespaces.ExplainExisting(f, n.Name, err)
-	}
-
-	if !f.ForPeople() {
-		return output.EmitOne(&f.Printer, change, n.Name, nil)
-	}
-
-	if err := view.PrintDryRun(f, "namespace "+n.Name, change.DryRun); err != nil {
-		return err
-	}
-	warnAbout(f, change)
-
-	return nil
 }
 
 // warnAbout prints the warnings about a change, and names the tasks that the namespace no longer allows.

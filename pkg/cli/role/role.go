@@ -46,6 +46,20 @@ var roles = batch.Named[task.Role]{
 	Permanent: func(r task.Role) bool { return r.BuiltIn },
 }
 
+// writtenRoles are roles as commands create and change them.
+var writtenRoles = batch.Written[task.Role, client.RoleChange]{
+	Named: roles,
+	Put: func(ctx context.Context, c *client.Client, r task.Role, as client.Writing) (client.RoleChange, error) {
+		r, err := c.Roles.Put(ctx, r, as)
+		return client.RoleChange{Role: r}, err
+	},
+	DryRun: func(ctx context.Context, c *client.Client, r task.Role, as client.Writing) (client.RoleChange, error) {
+		return c.Roles.DryRunPut(ctx, r, as)
+	},
+	Outcome: func(a client.RoleChange) (int64, *client.Change) { return a.Revision, a.DryRun },
+	Next:    func(name string) string { return "carillon access grant " + name + " SUBJECT --in NAMESPACE" },
+}
+
 func listCommand(f *factory.Factory) *cobra.Command {
 	return batch.BindList(f, &cobra.Command{
 		Use:     "list",
@@ -184,22 +198,8 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			r := task.Role{Name: words[0], Description: o.description, Rules: rules}
-			if o.dryRun {
-				return printDryRun(cmd.Context(), f, c, r, client.Writing{Create: true})
-			}
 
-			r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, client.Writing{Create: true}) })
-			if err != nil {
-				return roles.ExplainExisting(f, words[0], err)
-			}
-
-			if f.ForPeople() {
-				f.Say("created role %s", r.Name)
-				f.SayNext("carillon access grant %s SUBJECT --in NAMESPACE", r.Name)
-				return nil
-			}
-
-			return output.EmitOne(&f.Printer, r, r.Name, nil)
+			return writtenRoles.Write(cmd.Context(), f, c, r, client.Writing{Create: true}, o.dryRun)
 		},
 	}
 	o.defineFlags(cmd)
@@ -255,42 +255,11 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 
 		// What was read is what is replaced: nobody's change is lost.
 		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
-		if o.dryRun {
-			return printDryRun(cmd.Context(), f, c, r, as)
-		}
 
-		r, err = factory.RetryBusy(cmd.Context(), func() (task.Role, error) { return c.Roles.Put(cmd.Context(), r, as) })
-		if err != nil {
-			return err
-		}
-
-		if f.ForPeople() {
-			if r.Revision == before.Revision {
-				f.Say("role %s is unchanged", r.Name)
-				return nil
-			}
-			f.Say("updated role %s", r.Name)
-			return nil
-		}
-
-		return output.EmitOne(&f.Printer, r, r.Name, nil)
+		return writtenRoles.Write(cmd.Context(), f, c, r, as, o.dryRun)
 	}
 
 	return cmd
-}
-
-// printDryRun has the server validate a change of a role, and prints it.
-func printDryRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Role, as client.Writing) error {
-	change, err := c.Roles.DryRunPut(ctx, r, as)
-	if err != nil {
-		return roles.ExplainExisting(f, r.Name, err)
-	}
-
-	if f.ForPeople() {
-		return view.PrintDryRun(f, "role "+r.Name, change.DryRun)
-	}
-
-	return output.EmitOne(&f.Printer, change, r.Name, nil)
 }
 
 func deleteCommand(f *factory.Factory) *cobra.Command {
