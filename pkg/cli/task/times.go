@@ -7,7 +7,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -70,33 +69,9 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 		return request, err
 	}
 
-	request.Until, err = localTime(f, text, timezone)
-
-	return request, err
-}
-
-// localTime parses a local time. A time of day means today or, if it has passed, tomorrow.
-func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
-	const field = "until"
-
-	if _, err := time.Parse("15:04", text); err != nil {
-		at, err := manifest.Instant(field, text, timezone)
-		if err != nil {
-			return at, failure.Usage("--%s", err.Error()).WithHint("use 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
-		}
-		return at, nil
+	if request.Until, err = manifest.UpcomingInstant("until", text, timezone, f.Now()); err != nil {
+		return request, failure.Usage("--%s", err.Error()).WithHint("use 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
 	}
 
-	loc, err := schedule.Location(timezone)
-	if err != nil {
-		return task.Time{}, err
-	}
-
-	day := f.Now().In(loc)
-	at, err := manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
-	if err == nil && !at.After(f.Now()) {
-		at, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
-	}
-
-	return at, err
+	return request, nil
 }

@@ -288,6 +288,27 @@ func Instant(field, text, timezone string) (task.Time, error) {
 	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
 }
 
+// UpcomingInstant is Instant, but also accepts a time of day, which means its next occurrence after now by the clocks of the
+// zone.
+func UpcomingInstant(field, text, timezone string, now time.Time) (task.Time, error) {
+	if _, err := time.Parse("15:04", text); err != nil {
+		return Instant(field, text, timezone)
+	}
+
+	zone, err := schedule.Location(timezone)
+	if err != nil {
+		return task.Time{}, err
+	}
+
+	day := now.In(zone)
+	at, err := Instant(field, day.Format("2006-01-02 ")+text, timezone)
+	if err == nil && !at.After(now) {
+		at, err = Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
+	}
+
+	return at, err
+}
+
 // timeFields are the fields of a task that contain times.
 var timeFields = []string{"start", "end", "paused_until"}
 

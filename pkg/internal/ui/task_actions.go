@@ -9,7 +9,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -87,20 +86,8 @@ func pauseRequest(r *Request, timezone string) (client.PauseRequest, error) {
 		return request, nil
 	}
 
-	loc, err := schedule.Location(timezone)
-	if err != nil {
-		return request, err
-	}
-	if _, err := time.Parse("15:04", text); err != nil {
-		request.Until, err = manifest.Instant(field, text, timezone)
-		return request, err
-	}
-
-	day := r.Now.In(loc)
-	request.Until, err = manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
-	if err == nil && !request.Until.After(r.Now) {
-		request.Until, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
-	}
+	var err error
+	request.Until, err = manifest.UpcomingInstant(field, text, timezone, r.Now)
 
 	return request, err
 }
