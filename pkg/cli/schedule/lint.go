@@ -50,10 +50,14 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint EXPR... | -f FILE | -l SELECTOR | --all",
 		Short: "Find likely mistakes in schedules",
-		Long: "Find likely mistakes in expressions, files or tasks. The command reports schedules without a next tick, ticks every\n" +
-			"second, steps that do not divide their range evenly (*/7), day of month combined with day of week, ticks that daylight\n" +
-			"saving time moves, drops or doubles, and many tasks in the same second, which H would spread. A finding can be\n" +
-			"intended. The command exits with 8 if it finds something.",
+		Long: `Find likely mistakes in the schedules of expressions, files or tasks. A finding can be intended.
+The command exits with 8 if it finds something. It reports:
+
+  - schedules without a next tick, and ticks every second
+  - steps that do not divide their range evenly (*/7)
+  - a day of the month combined with a day of the week
+  - ticks that daylight saving time moves, drops or doubles
+  - many tasks in the same second, which H would spread`,
 		Example: `  carillon schedule lint "*/7 * * * *"
   carillon schedule lint "30 2 * * *" --timezone Europe/Berlin
   carillon schedule lint -f tasks/
