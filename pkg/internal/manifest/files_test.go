@@ -49,3 +49,18 @@ func TestFiles_ListsADirectoryInOrder(t *testing.T) {
 		t.Errorf("a path that is not there: %v", err)
 	}
 }
+
+// A list of tasks without line ends, as programs write it, is read in one pass. Counting the columns of each token from the
+// beginning of the line would take an hour here.
+func TestValues_ReadsALongLine(t *testing.T) {
+	const n = 80_000
+	b := []byte("[" + strings.Repeat(`{"name": "a", "schedule": "@daily"},`, n) + `{"name": "z"}]`)
+
+	values, err := manifest.Values("tasks.json", b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if items, ok := values[0].Elements(); !ok || len(items) != n+1 {
+		t.Errorf("%d elements", len(items))
+	}
+}

@@ -45,9 +45,9 @@ type jsonReader struct {
 	text []byte
 	d    *json.Decoder
 
-	// Lines are counted up to offset, which is in line. That line begins at offset start. Tokens come in order, so
-	// that each byte is visited only once.
-	offset, start, line int
+	// Lines and characters are counted up to offset, which is in line, after column characters. Tokens come in order, so that
+	// each byte is visited only once.
+	offset, line, column int
 }
 
 // nextToken returns the next token and where it begins.
@@ -61,16 +61,19 @@ func (r *jsonReader) nextToken() (json.Token, position, error) {
 	return tok, r.positionAt(from), err
 }
 
-// positionAt returns the position of an offset, which must not be before the previous one.
+// positionAt returns the position of an offset. For an offset before the last one, it returns that of the last one.
 func (r *jsonReader) positionAt(offset int) position {
 	for ; r.offset < min(offset, len(r.text)); r.offset++ {
-		if r.text[r.offset] == '\n' {
+		switch c := r.text[r.offset]; {
+		case c == '\n':
 			r.line++
-			r.start = r.offset + 1
+			r.column = 0
+		case utf8.RuneStart(c):
+			r.column++
 		}
 	}
 
-	return position{r.line, 1 + utf8.RuneCount(r.text[r.start:max(r.start, min(offset, len(r.text)))])}
+	return position{r.line, r.column + 1}
 }
 
 // toError adds the position to an error of the decoder.

@@ -67,6 +67,7 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 		{"JSON cut off", "f.json", `{"name": "a",`, "f.json:1:14: unexpected end of JSON"},
 		{"JSON with a comma too many", "f.json", "{\n \"name\": \"a\",\n}", "f.json:3:1: "},
 		{"JSON unknown field", "f.json", "{\n  \"name\": \"a\",\n  \"tags\": 1\n}", "f.json:3:3: tags: is not a field"},
+		{"JSON on one line", "f.json", `[{"description": "äöü", "tags": 1}]`, "f.json:1:25: tags: is not a field"},
 		{"JSON key twice", "f.json", "{\"name\": \"a\",\n \"name\": \"b\"}", "f.json:2:2: name: is given twice"},
 		{"JSON key twice on stdin", "stdin", "{\"name\": \"a\",\n \"name\": \"b\"}", "stdin:2:2: name: is given twice"},
 		{"too much", "f.yaml", strings.Repeat("#", manifest.MaxFile+1), "larger than 16777216 bytes"},
