@@ -39,22 +39,22 @@ for _ in $(seq 150); do
 done
 
 create() { # NAME FLAGS...
-	"$carillon" task create "$1" --schedule "* * * * * *" --overlap allow --keep 1000 "${@:2}" -- true >/dev/null
+	"$carillon" task create "$1" --schedule "* * * * * *" --overlap allow --set history.keep=1000 "${@:2}" -- true >/dev/null
 }
 # Kill the node that has the runs of hash, first and sticky. Choose a key that hashes to a node
 # other than the one with the etcd.
 for key in k1 k2 k3 k4 k5 k6 k7 k8 k9; do
-	"$carillon" task create "hash-$key" --schedule @manual --strategy hash --hash-key "$key" -- true >/dev/null
+	"$carillon" task create "hash-$key" --schedule @manual --set target.strategy=hash --set "target.key=$key" -- true >/dev/null
 	lost=$("$carillon" task trigger "hash-$key" --wait -o json 2>/dev/null | sed -n 's/.*"node": "\(n[0-9]\)".*/\1/p' | head -1)
 	[[ $lost != n1 && -n $lost ]] && break
 done
 next=n1
-"$carillon" task create sticky --schedule @manual --strategy sticky --selector "node = $lost" -- true >/dev/null
+"$carillon" task create sticky --schedule @manual --set target.strategy=sticky --selector "node = $lost" -- true >/dev/null
 "$carillon" task trigger sticky --wait >/dev/null 2>&1
-"$carillon" task update sticky --schedule "* * * * * *" --overlap allow --keep 1000 --selector "" >/dev/null
-create hash --strategy hash --hash-key "$key"
-create first --strategy first --order "$lost,$next"
-for s in auto round-robin random weighted least-loaded; do create "$s" --strategy "$s"; done
+"$carillon" task update sticky --schedule "* * * * * *" --overlap allow --set history.keep=1000 --selector "" >/dev/null
+create hash --set target.strategy=hash --set "target.key=$key"
+create first --set target.strategy=first --set "target.order=$lost,$next"
+for s in auto round-robin random weighted least-loaded; do create "$s" --set "target.strategy=$s"; done
 
 count() { # FROM TO: print a table of runs by task and node, for ticks in [FROM, TO]
 	local s n line

@@ -8,6 +8,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
+	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -103,6 +104,7 @@ func helpTopics() []*cobra.Command {
 		{Use: "selectors", Short: "Select tasks and nodes by label", Long: selectorsTopic},
 		{Use: "queries", Short: "Find tasks by state, label, time and name", Long: queriesTopic},
 		{Use: "schedules", Short: "Syntax of schedules", Long: schedulesTopic},
+		taskcmd.FieldsTopic(),
 		{Use: "policies", Short: "Overlap, missed ticks, retries and pauses", Long: policiesTopic},
 		{Use: "run-names", Short: "Ways to name a run", Long: selection.RunHelp},
 	}
@@ -265,37 +267,39 @@ const schedulesTopic = `A schedule is one or more expressions. It ticks whenever
   @in 10m                once, counted from when the task is written
   @manual                never; the task runs only when triggered
 
---start and --end limit the period of the ticks, --max-runs limits the number of
-runs, and --jitter delays each tick by up to the given duration.
+The fields start and end limit the period of the ticks, max_runs limits the number
+of runs, and jitter delays each tick by up to the given duration.
 
 The time zone is a field of the task (--timezone Europe/Berlin), not part of the
 expression. When the clocks go forward, a tick whose local time does not exist
-runs once right after the gap (--dst-gap skip: not at all). When they go back, a
-tick whose local time exists twice runs the first time (--dst-fold both: twice).
+runs once right after the gap (dst.gap=skip: not at all). When they go back, a
+tick whose local time exists twice runs the first time (dst.fold=both: twice).
 Schedules with * in the hour field are not affected: they run in real time.
 
 To try a schedule:  carillon schedule next "30 2 * * *" --timezone Europe/Berlin`
 
 const policiesTopic = `Each tick has one outcome: it runs, is skipped or is missed, with a reason.
+Set the fields in a task file, or with --set of task create and task update, such as
+--set missed.policy=all. carillon help fields describes all of them.
 
-A run of the task is already active or waiting (--overlap):
+A run of the task is already active or waiting (overlap):
   skip       the tick is skipped
-  queue      the tick waits; at most --queue-limit (10) wait, then --queue-drop
+  queue      the tick waits; at most queue.limit (10) wait, then queue.drop
              decides whether the newest or the oldest is skipped
   replace    the active run is cancelled, then the tick runs
-  allow      the tick runs in parallel; with --max-active it may have to wait
+  allow      the tick runs in parallel; with max_active it may have to wait
 
-No node could decide the tick when it fell due (--missed):
-  latest     the newest tick runs, if it is within --missed-window (1h)
-  all        the newest --missed-limit (100) ticks within the window run
-  skip       no tick runs, except within --missed-grace (10s)
+No node could decide the tick when it fell due (missed.policy):
+  latest     the newest tick runs, if it is within missed.window (1h)
+  all        the newest missed.limit (100) ticks within the window run
+  skip       no tick runs, except within missed.grace (10s)
 
-A tick waits too long: it is missed after --start-deadline.
-An attempt fails:  --retry-attempts, --retry-on, --retry-exit-codes. Runs without
+A tick waits too long: it is missed after start_deadline.
+An attempt fails:  retry.attempts, retry.on, retry.exit_codes. Runs without
                    attempts left:  carillon run list --dead, run retry
-Runs fail in a row: --pause-after-failures. Manually:  carillon task pause
+Runs fail in a row: pause_after_failures. Manually:  carillon task pause
                    NAME --until 18:00 --reason "the disk is full"
 Stop everything:   carillon cluster freeze --reason "the database moves"
-The schedule ends: the task is deleted after --ttl.
+The schedule ends: the task is deleted after ttl.
 
 To see the outcome and the reason:  carillon why NAME --at "2026-03-29 02:30"`

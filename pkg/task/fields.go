@@ -43,8 +43,9 @@ type Field struct {
 	Inner       []Field
 
 	index     []int // of the field in its struct
-	optional  bool  // the zero value means that the field is not set
-	unique    bool  // the elements of the list must differ
+	optional  bool  // the zero value means that the field is not set, unless the field is a pointer
+	pointer   bool
+	unique    bool // the elements of the list must differ
 	low, high reflect.Value
 }
 
@@ -103,7 +104,7 @@ func newField(sf reflect.StructField, prefix, path string, value reflect.Value) 
 	_, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
 	f := Field{
 		Path: path, Go: t, Type: typeWords(t), Doc: sf.Tag.Get("doc"),
-		index: sf.Index, optional: strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"),
+		index: sf.Index, pointer: sf.Type.Kind() == reflect.Pointer, optional: strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"),
 	}
 	if values := sf.Tag.Get("enum"); values != "" {
 		f.Enum = strings.Split(values, ",")
@@ -273,6 +274,10 @@ func (f Field) parseBound(text string) reflect.Value {
 
 // CheckRange checks the value of a field against its tags. It does not check the fields inside the value.
 func (f Field) CheckRange(v reflect.Value) error {
+	if f.optional && !f.pointer && v.IsZero() {
+		return nil
+	}
+
 	switch v.Kind() {
 	case reflect.Slice:
 		if err := f.checkLength(v); err != nil {
@@ -342,18 +347,13 @@ func checkRanges(v reflect.Value, fields []Field, report func(error) bool) bool 
 	for i := range fields {
 		f := &fields[i]
 		value := v.FieldByIndex(f.index)
-		isPointer := value.Kind() == reflect.Pointer
-		if isPointer {
-			if value.IsNil() {
-				continue
-			}
+		if f.pointer && value.IsNil() {
+			continue
+		}
+		if f.pointer {
 			value = value.Elem()
 		}
 
-		// A pointer to 0 is set. Fields inside a struct are checked even if the struct is zero, because they may be required.
-		if f.optional && !isPointer && len(f.Inner) == 0 && value.IsZero() {
-			continue
-		}
 		if err := f.CheckRange(value); err != nil && !report(err) {
 			return false
 		}

@@ -22,7 +22,7 @@ record() { sed -n "/^ *\"$2\": /{s/^[^:]*: \"\?//; s/\"\?,\?\$//; p; q}" "/tmp/r
 in_state() { look "$1" && [[ $(record "$1" state) == "$2" ]]; }
 # open_namespace: an agent's namespace default lets tasks use neither a shell nor another user.
 open_namespace() { carillon namespace update default --shell --run-as '*' --groups '*' >/dev/null; }
-create() { carillon task create "$1" --schedule @manual --kill-grace 1s "${@:2}" >/dev/null; }
+create() { carillon task create "$1" --schedule @manual --set kill_grace=1s "${@:2}" >/dev/null; }
 begin() {
 	carillon task trigger "$1" >/dev/null
 	eventually 30 in_state "$1" running
@@ -142,7 +142,7 @@ t_tree_ends_with_the_attempt() {
 
 # As another user, with all rights that root has on a real host.
 t_limits_of_another_user() {
-	create bound --user nobody --group nogroup --groups adm --nice -5 --ionice realtime/3 --umask 027 --private-tmp --scratch --no-new-privs \
+	create bound --user nobody --set action.process.group=nogroup --set action.process.groups=adm --set action.process.nice=-5 --set action.process.ionice=realtime/3 --set action.process.umask=027 --set action.process.private_tmp=true --set action.process.scratch=true --set action.process.no_new_privs=true \
 		--limit open_files=1000000 --limit core=1Mi --limit file_size=1Gi --limit processes=500 --limit cpu_time=1m --limit stack=16Mi --limit address_space=4Gi \
 		--limit memory=256Mi --limit cpu=1.5 --limit pids=50 --limit swap=0 \
 		-- bash -c 'id -un; id -Gn; ulimit -n; ulimit -u; umask; nice; ls -A /tmp | wc -l; pwd; ionice; grep NoNewPrivs /proc/self/status'
@@ -218,7 +218,7 @@ t_switched_off() {
 	ends daemonizes succeeded
 	none 'sleep 4714' || fail "it left $(pgrep -fa 'sleep 4714')"
 	ends hog failed host
-	create reports --limit memory=64Mi --enforce report -- true
+	create reports --limit memory=64Mi --set action.process.enforce=report -- true
 	ends reports succeeded
 	t_pause
 	usual

@@ -31,23 +31,25 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		Short: "Create a task",
 		Long: "Create a task from flags. The command fails if the task exists: change a task with update, or apply files.\n\n" +
 			"The process starts without a shell. For pipes, variables and globs, use --shell. With --http, each run sends a request\n" +
-			"instead.",
+			"instead.\n\n" +
+			"The flags are for the fields that most tasks set. --set sets any field: its path is that in a task file, a list is JSON\n" +
+			"or has commas between its elements, and PATH[]=VALUE adds an element. carillon task fields describes all fields.",
 		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
   carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
   carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
       --shell 'make-report | mail -s report ops@example.org'
-  carillon task create campaign --schedule "H 9 * * *" --start 2026-12-01 --end "2026-12-24 18:00" --jitter 10m --ttl 168h -- ./mail
-  carillon task create reminder --schedule "@in 10m" --ttl 1h --shell 'echo tea | wall'
+  carillon task create campaign --schedule "H 9 * * *" --set start=2026-12-01 --set end="2026-12-24 18:00" --set jitter=10m -- ./mail
+  carillon task create reminder --schedule "@in 10m" --set ttl=1h --shell 'echo tea | wall'
   carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup
   carillon task create ping --schedule @hourly --http https://api.example.com/ping
-  carillon task create order --schedule @daily --http POST https://api.example.com/orders --bearer api/token \
-      --json '{"day": "${run.scheduled_time}"}' --expect 201 --result id=/order/id`,
+  carillon task create order --schedule @daily --http POST https://api.example.com/orders \
+      --json '{"day": "${run.scheduled_time}"}' --set action.http.auth.bearer=api/token --set action.http.expect.status=201`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bindFlags(cmd)
 	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		words, err := flags.http.readInput(cmd.Context(), f, cmd, words)
+		words, err := flags.readRequest(cmd, words)
 		if err != nil {
 			return err
 		}
@@ -57,20 +59,20 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		p, err := flags.buildPatch(cmd.Flags(), command)
+		a, err := flags.buildPatch(cmd.Context(), f, cmd.Flags(), command)
 		if err == nil {
-			err = checkRequired(p)
+			err = checkRequired(a.Patch)
 		}
 
 		if err == nil {
-			err = readTimes(p, func() (string, error) { return task.Defaults().Timezone, nil })
+			err = readTimes(a.Patch, func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 
 		if err != nil {
 			return err
 		}
 
-		spec, err := specOf(p, name.Namespace, name.Name)
+		spec, err := specOf(a.Patch, name.Namespace, name.Name)
 		if err == nil {
 			err = manifest.Check(&spec)
 		}
@@ -187,14 +189,14 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...] | --http METHOD URL]",
 		Short: "Change fields of tasks",
 		Long: "Change the fields of tasks that you give as flags. Other fields stay as they are.\n\n" +
-			"--label, --env, --header, --form and --result add to the existing values; KEY- (for a header KEY:) removes one. --unset\n" +
-			"resets a field to its default.",
+			"--label, --env, --limit and --header add to the existing values; KEY- (for a header KEY:) removes one. --set sets any\n" +
+			"field, as in task create, and --unset resets one to its default. carillon task fields describes all fields.",
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m
   carillon task update nightly-backup --schedule "0 3 * * *" --dry-run
   carillon task update -l team=data --timeout 5m
-  carillon task update 'sync-*' --overlap queue --yes
+  carillon task update 'sync-*' --overlap queue --set queue.limit=3 --yes
   carillon task update nightly-backup -- pg_dump --jobs 4 orders
   carillon task update order --http PUT https://api.example.com/v2/orders --header 'X-Key: ${secret:api/key}'`,
 		ValidArgsFunction: complete.Tasks(f),
@@ -204,10 +206,10 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "change tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this `FIELD` to its default, such as retry or labels.team; may be repeated")
-	complete.Register(cmd, "unset", completeUnset)
+	complete.Register(cmd, "unset", completeFields)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
-		words, err := flags.http.readInput(ctx, f, cmd, words)
+		words, err := flags.readRequest(cmd, words)
 		if err != nil {
 			return err
 		}
@@ -220,15 +222,15 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--revision requires exactly one task")
 		}
 
-		change, err := flags.buildPatch(cmd.Flags(), command)
+		a, err := flags.buildPatch(ctx, f, cmd.Flags(), command)
 		if err == nil {
-			err = unsetFields(change, clear)
+			err = unsetFields(a, clear)
 		}
 
 		if err != nil {
 			return err
 		}
-		if len(change) == 0 {
+		if len(a.Patch) == 0 {
 			return failure.Usage("nothing to change").WithHint("use flags for the fields to change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
 
@@ -243,7 +245,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
-			t, err := updateTask(ctx, f, c, r, change, int64(revision), p.DryRun)
+			t, err := updateTask(ctx, f, c, r, a.Patch, int64(revision), p.DryRun)
 			if p.DryRun {
 				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
 			}
@@ -266,6 +268,20 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// unsetFields resets fields.
+func unsetFields(a *manifest.Assignments, paths []string) error {
+	for _, path := range paths {
+		if path == "name" || path == "namespace" {
+			return failure.Usage("--unset %s: the %s of a task cannot be unset", path, path)
+		}
+		if err := a.SetValue(path, nil); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // toUpdate returns the tasks to update. A dry run needs no confirmation.

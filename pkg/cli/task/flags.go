@@ -1,312 +1,426 @@
 package task
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"reflect"
-	"regexp"
+	"io"
+	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/carillonhq/carillon/pkg/cli/complete"
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskFlags are the fields of a task as flags. The given flags become a JSON merge patch. create applies it to
-// the defaults, update sends it, so that a flag means the same for both.
+// taskFlags are the fields of a task as flags: those that most tasks set have flags of their own, and --set sets any field.
+// The given flags become a JSON merge patch. create applies it to the defaults, update sends it, so that a flag means the
+// same for both.
 type taskFlags struct {
-	labels, env, limits []string
+	texts    map[string]*texts // of the flags in fieldFlags, by their names
+	set      []string
+	setFiles []string
+	retries  int
+	noop     bool
+	http     string // the method, the URL, or both
 
-	noop  bool
-	shell string
-	http  httpFlags
+	method, url string // from http and from the words of the command
 }
 
-// taskFlag is a flag that sets one field.
-type taskFlag struct {
-	name  string
-	path  string // of the field, separated by dots
-	value any    // "", 0, false, []string{} or []int{}; defines the type of the flag
-	help  string
+// fieldFlag is a flag for one field. Its help is the description of the field.
+type fieldFlag struct {
+	name, path  string
+	placeholder string // of its value, in the help
+	note        string // added to the help
 }
 
-// taskFields are the flags for fields.
-var taskFields = []taskFlag{
-	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and the like, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
-	{"timezone", "timezone", "", "time `ZONE` of the schedule, for example Europe/Berlin (default UTC)"},
-	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
-	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
-	{"start", "start", "", "no ticks before this `TIME`: RFC 3339, or local in the schedule's zone"},
-	{"end", "end", "", "no ticks after this `TIME`"},
-	{"jitter", "jitter", "", "delay each tick by up to this `DURATION`, but never past the next tick"},
-	{"max-runs", "max_runs", 0, "stop after `N` ticks have run (default: no limit)"},
-	{"ttl", "ttl", "", "delete the task this `DURATION` after its schedule has ended (default: never)"},
-	{"description", "description", "", "`TEXT` that describes the task"},
-	{"stdin", "action.process.stdin.text", "", "`TEXT` of the standard input (default: empty)"},
-	{"stdin-secret", "action.process.stdin.secret", "", "read the standard input from this value of a secret, `NAME/KEY`"},
-	{"stdin-file", "action.process.stdin.file", "", "read the standard input from this `FILE` on the node, opened as the process's user"},
-	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
-	{"user", "action.process.user", "", "run as this `USER` (default: the node's default_user)"},
-	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
-	{"groups", "action.process.groups", []string{}, "run with these supplementary `GROUPS` (default: the user's)"},
-	{"umask", "action.process.umask", "", "set the umask to this octal `MASK`, such as 027"},
-	{"nice", "action.process.nice", 0, "set the niceness to `N`, from -20 (highest priority) to 19"},
-	{"ionice", "action.process.ionice", "", "set the I/O scheduling `CLASS`: idle, best-effort or realtime, optionally with a level, such as best-effort/7"},
-	{"no-new-privs", "action.process.no_new_privs", false, "do not let the process gain privileges, for example from setuid programs"},
-	{"private-tmp", "action.process.private_tmp", false, "give each attempt its own empty /tmp and /var/tmp, and delete them when it ends"},
-	{"scratch", "action.process.scratch", false, "give each attempt its own empty working directory, and delete it when it ends"},
-	{"enforce", "action.process.enforce", "", "`MODE` for limits and isolation settings that a node cannot enforce: require (fail, the default) or report (run anyway)"},
-	{"timeout", "timeout", "", "kill an attempt that runs longer than this `DURATION`, such as 10m (does not change the 30s limit of calls to the server)"},
-	{"kill-grace", "kill_grace", "", "`DURATION` between the kill signal and SIGKILL (default 10s)"},
-	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks the process to stop (default SIGTERM)"},
-	{"success-exit-codes", "success.exit_codes", []int{}, "exit `CODES` that count as success (default 0)"},
-	{"success-output", "success.output", "", "succeed only if a line of output matches this `PATTERN` (RE2 syntax)"},
-	{"success-not-output", "success.not_output", "", "fail if a line of output matches this `PATTERN` (RE2 syntax)"},
-	{"overlap", "overlap", "", "`POLICY` for ticks that fall due while a run is active: skip (default), queue, replace or allow"},
-	{"queue-limit", "queue.limit", 0, "with --overlap queue: let at most `N` ticks wait (default 10)"},
-	{"queue-drop", "queue.drop", "", "with --overlap queue: skip this `TICK` when the queue is full: newest (default) or oldest"},
-	{"max-active", "max_active", 0, "with --overlap allow: let at most `N` runs be active at the same time (default: no limit)"},
-	{"missed", "missed.policy", "", "`POLICY` for ticks that are discovered late: latest (default), skip or all"},
-	{"missed-grace", "missed.grace", "", "treat ticks that are at most this `DURATION` late as on time (default 10s)"},
-	{"missed-window", "missed.window", "", "do not run ticks that are older than this `DURATION` (default 1h)"},
-	{"missed-limit", "missed.limit", 0, "with --missed all: run at most the newest `N` ticks (default 100)"},
-	{"start-deadline", "start_deadline", "", "record a tick as missed if it has not started within this `DURATION` after it fell due"},
-	{"retry-attempts", "retry.attempts", 0, "make at most `N` attempts, including the first (default 1)"},
-	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
-	{"retry-factor", "retry.factor", "", "multiply the wait by this `FACTOR` after each attempt (default 2)"},
-	{"retry-jitter", "retry.jitter", "", "vary each wait at random by up to this `FRACTION` of it, 0 to 1 (default 0.2)"},
-	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
-	{"retry-on", "retry.on", []string{}, "retry attempts that end in these `STATES`: failed, timed_out, lost (default failed,timed_out)"},
-	{"retry-exit-codes", "retry.exit_codes", []int{}, "retry failed attempts with these exit `CODES` only (default: any)"},
-	{"pause-after-failures", "pause_after_failures", 0, "pause the task when `N` runs in a row have failed"},
-	{"selector", "target.selector", "", "run only on nodes that match this `SELECTOR`, such as 'role=db, disk_free > 10Gi'"},
-	{"strategy", "target.strategy", "", "`STRATEGY` that chooses among these nodes: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky"},
-	{"hash-key", "target.key", "", "with --strategy hash: tasks with the same `KEY` run on the same node (default: the task's name)"},
-	{"order", "target.order", []string{}, "with --strategy first: the `NODES` that may run it, in order of preference"},
-	{"count", "target.count", "", "run one part of each run on each of `N` nodes, or on all matching nodes with all (default 1)"},
-	{"parts", "target.parts", 0, "split each run into `N` parts, which run on any matching nodes"},
-	{"stagger", "target.stagger", "", "wait for this `DURATION` between the starts of two parts"},
-	{"succeed", "target.succeed", "", "`COUNT` of parts that must succeed: all (default), any, a number, or a percentage such as 80%"},
-	{"output-streams", "output.streams", "", "`MODE` of stdout and stderr: merged (one pipe, the default) or apart (two pipes)"},
-	{"output-limit", "output.limit", "", "keep at most this `SIZE` of each attempt's output, such as 10Mi (default and maximum: the node's setting)"},
-	{"output-keep", "output.keep", "", "keep output for this `DURATION` after the attempt ends (default and maximum: the node's setting)"},
-	{"output-mask", "output.mask", false, "replace values of secrets in the output by *** (default true)"},
-	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
-	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
-	{"keep-for", "history.keep_for", "", "keep the runs of ticks that are younger than this `DURATION`, such as 24h or 7d, in addition to the last N (at most 90d)"},
-	{"ledger", "history.ledger", "", "remember for this `DURATION`, such as 36h or 7d, the outcomes of ticks whose runs are no longer in the history (at most 90d; default: the cluster's setting, 30d; 0s: not at all)"},
-	{"record", "history.record", "", "keep these ended `RUNS` in the history: all (default) or failures"},
-	{"accept-args", "accept.args", 0, "let a manual run append up to `N` arguments to the command (default 0)"},
-	{"accept-env", "accept.env", []string{}, "let a manual run set these `VARIABLES` (default: none)"},
-	{"accept-target", "accept.target", false, "let a manual run name its node: any node that the namespace allows"},
-	{"shadow", "shadow", false, "shadow mode: record what would have run, but start no process"},
-	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
+// fieldFlags are the flags for fields, in the order of the help. A flag for a map takes pairs.
+var fieldFlags = []fieldFlag{
+	{name: "schedule", path: "schedule", placeholder: "EXPR", note: "may be repeated"},
+	{name: "timezone", path: "timezone", placeholder: "ZONE"},
+	{name: "description", path: "description", placeholder: "TEXT"},
+	{name: "label", path: "labels", placeholder: "KEY=VALUE", note: "KEY- removes one; may be repeated"},
+	{name: "timeout", path: "timeout", placeholder: "DURATION", note: "calls to the server keep their limit of 30s"},
+	{name: "overlap", path: "overlap", placeholder: "POLICY"},
+	{name: "selector", path: "target.selector", placeholder: "SELECTOR"},
+	{name: "shell", path: "action.process.shell", placeholder: "LINE"},
+	{name: "env", path: "action.process.env", placeholder: "NAME=VALUE", note: "NAME- removes one; may be repeated"},
+	{name: "dir", path: "action.process.dir", placeholder: "DIRECTORY"},
+	{name: "user", path: "action.process.user", placeholder: "USER"},
+	{name: "limit", path: "action.process.limits", placeholder: "NAME=VALUE", note: "such as memory=1Gi, cpu=1.5, open_files=64; NAME- removes one; may be repeated"},
+	{name: "header", path: "action.http.headers", placeholder: "'NAME: VALUE'", note: "'NAME:' removes one; may be repeated"},
+	{name: "json", path: "action.http.json", placeholder: "JSON", note: "@FILE reads it from a file, @- from standard input"},
+}
+
+// texts is the value of a flag: what was given, as often as it was given.
+type texts struct {
+	placeholder string
+	given       []string
+}
+
+func (t *texts) String() string { return "" }
+func (t *texts) Type() string   { return t.placeholder }
+
+func (t *texts) Set(s string) error {
+	t.given = append(t.given, s)
+	return nil
 }
 
 // bindFlags declares the flags.
 func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	f.texts = map[string]*texts{}
 
-	for _, t := range taskFields {
-		t.bindFlag(flags)
+	for _, t := range fieldFlags {
+		f.texts[t.name] = &texts{placeholder: t.placeholder}
+		flags.Var(f.texts[t.name], t.name, t.help())
 	}
 
-	flags.Int("retries", 0, "make at most `N` attempts after the first; --retries 2 is the same as --retry-attempts 3")
-	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as `KEY=VALUE`; may be repeated")
-	flags.StringArrayVar(&f.env, "env", nil, "set an environment variable, as `NAME=VALUE`; may be repeated")
-	flags.StringArrayVar(&f.limits, "limit", nil, "set a resource limit, as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
-	flags.StringVar(&f.shell, "shell", "", "run this `LINE` with /bin/sh -c instead of a command")
+	flags.IntVar(&f.retries, "retries", 0, "make at most `N` attempts after the first; the same as --set retry.attempts=N+1")
+	flags.StringVar(&f.http, "http", "", "send a request instead of starting a process: --http `METHOD` URL, or --http URL")
 	flags.BoolVar(&f.noop, "noop", false, "start no process and always succeed; for tests")
-	f.http.bindFlags(flags)
+	flags.StringArrayVar(&f.set, "set", nil, "set any field, as `PATH=VALUE`, such as retry.jitter=0.3; PATH= resets it; may be repeated. "+
+		"carillon task fields lists the fields")
+	flags.StringArrayVar(&f.setFiles, "set-file", nil, "set any field to the contents of a file, as `PATH=FILE`; - is standard input; may be repeated")
 	flags.SortFlags = false
-	completeTaskFlags(cmd)
-}
+	cmd.SetFlagErrorFunc(fieldFlagError)
 
-// bindFlag declares the flag.
-func (t taskFlag) bindFlag(flags *pflag.FlagSet) {
-	switch t.value.(type) {
-	case int:
-		flags.Int(t.name, 0, t.help)
-	case bool:
-		flags.Bool(t.name, false, t.help)
-	case []int:
-		flags.IntSlice(t.name, nil, t.help)
-	case []string:
-		if t.name == "schedule" { // expressions contain commas
-			flags.StringArray(t.name, nil, t.help)
-			return
-		}
-		flags.StringSlice(t.name, nil, t.help)
-	default:
-		flags.String(t.name, "", t.help)
-	}
-}
-
-// buildPatch returns the patch that the flags and the command after "--" describe. A pair KEY- without a value
-// removes a label or a variable.
-func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
-	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
-		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
-			return nil, failure.Usage("--%s and --%s cannot be used together", pair[0], pair[1])
-		}
+	overlap, _ := task.FindField(task.SpecFields(), "overlap")
+	limits, _ := task.FindField(task.SpecFields(), "action.process.limits")
+	var limitNames []string
+	for _, limit := range limits.Inner {
+		limitNames = append(limitNames, limit.Name()+"=")
 	}
 
-	p := map[string]any{}
+	complete.RegisterFixed(cmd, "overlap", overlap.Enum...)
+	complete.RegisterFixed(cmd, "limit", limitNames...)
+	complete.RegisterFixed(cmd, "http", task.HTTPMethods()...)
+	complete.Register(cmd, "set", completeSet)
+	complete.Register(cmd, "set-file", completeSetFile)
+}
 
-	for _, t := range slices.Concat(taskFields, httpFields) {
-		if flags.Changed(t.name) {
-			v, err := t.readValue(flags)
-			if err != nil {
-				return nil, err
-			}
-			putAtPath(p, t.path, v)
+// help returns the help of the flag: the first sentence about its field, the allowed values, and the default.
+func (t fieldFlag) help() string {
+	f, _ := task.FindField(task.SpecFields(), t.path)
+	about := []rune(wording.FirstSentence(f.Doc))
+	about[0] = unicode.ToLower(about[0])
+	words := string(about)
+
+	if len(f.Enum) > 0 {
+		words += ": " + strings.Join(f.Enum, ", ")
+	}
+	if t.note != "" {
+		words += "; " + t.note
+	}
+	if f.Default != "" && f.Default != "none" {
+		words += " (default: " + f.Default + ")"
+	}
+
+	return words
+}
+
+// fieldFlagError is factory.FlagError, which for an unknown flag that has the name of a field suggests --set.
+func fieldFlagError(cmd *cobra.Command, err error) error {
+	word, isUnknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !isUnknown {
+		return factory.FlagError(cmd, err)
+	}
+
+	plain := strings.NewReplacer("-", "", "_", "", ".", "")
+	for _, f := range settableFields() {
+		if strings.HasSuffix("."+plain.Replace(f.Path), plain.Replace(word)) && len(word) > 2 {
+			return failure.Usage("%s", err).WithHint("did you mean: --set %s=…", f.Path)
+		}
+	}
+
+	return factory.FlagError(cmd, err)
+}
+
+// buildPatch returns the patch that the flags and the command after "--" describe.
+func (f *taskFlags) buildPatch(ctx context.Context, in *factory.Factory, flags *pflag.FlagSet, command []string) (*manifest.Assignments, error) {
+	if err := refuseTwoActions(flags, command); err != nil {
+		return nil, err
+	}
+
+	a := manifest.NewAssignments()
+	if err := f.setAction(a, command); err != nil {
+		return nil, err
+	}
+
+	for _, t := range fieldFlags {
+		if err := f.setField(ctx, in, a, t); err != nil {
+			return nil, err
 		}
 	}
 
 	if flags.Changed("retries") {
-		n, _ := flags.GetInt("retries") // the flag is an int
-		putAtPath(p, "retry.attempts", n+1)
+		if err := a.Set("retry.attempts", fmt.Sprint(f.retries+1)); err != nil {
+			return nil, failure.Usage("--retries %d: is not between 0 and %d", f.retries, task.MaxAttempts-1)
+		}
 	}
 
-	if err := putPairs(p, "label", "labels", f.labels); err != nil {
-		return nil, err
-	}
-	if err := putPairs(p, "env", "action.process.env", f.env); err != nil {
-		return nil, err
-	}
-	if err := putLimits(p, f.limits); err != nil {
-		return nil, err
-	}
-	if err := f.http.addTo(p, flags); err != nil {
-		return nil, err
+	for _, given := range f.set {
+		path, text, err := cutPath("set", given)
+		if err == nil {
+			err = a.Set(path, text)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 
-	switch {
-	case len(command) > 0 && (f.shell != "" || f.noop):
-		return nil, failure.Usage("a command after -- excludes --shell and --noop")
-	case len(command) > 0:
-		putAction(p, "command", command, "shell")
-	case flags.Changed("shell"):
-		putAction(p, "shell", f.shell, "command")
-	case f.noop:
-		p["action"] = map[string]any{"process": nil, "http": nil, "noop": map[string]any{}}
+	for _, given := range f.setFiles {
+		path, file, err := cutPath("set-file", given)
+		if err != nil {
+			return nil, err
+		}
+
+		b, err := readFile(ctx, in, file, task.MaxAction)
+		if err == nil {
+			err = a.Set(path, string(b))
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 
-	return p, nil
+	return a, nil
 }
 
-// putAction sets one form of a process and clears the forms that it excludes.
-func putAction(p map[string]any, form string, value any, other string) {
-	putAtPath(p, "action.process."+form, value)
-	putAtPath(p, "action.process."+other, nil)
-	putAtPath(p, "action.http", nil)
-	putAtPath(p, "action.noop", nil)
-}
-
-// readValue returns the value of a flag.
-func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
-	switch t.value.(type) {
-	case int:
-		return flags.GetInt(t.name)
-	case bool:
-		return flags.GetBool(t.name)
-	case []int:
-		return flags.GetIntSlice(t.name)
-	case []string:
-		if t.name == "schedule" {
-			list, err := flags.GetStringArray(t.name)
-			return task.Schedules(list), err
-		}
-		return flags.GetStringSlice(t.name)
+// refuseTwoActions rejects flags of which each says what the task does.
+func refuseTwoActions(flags *pflag.FlagSet, command []string) error {
+	var given []string
+	if len(command) > 0 {
+		given = append(given, "a command after --")
 	}
-
-	s, err := flags.GetString(t.name)
-	if t.name == "count" && wholeOrDecimal.MatchString(s) {
-		return json.Number(s), err
-	}
-	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
-		return json.Number(s), err
-	}
-	if t.name == "ledger" || t.name == "keep-for" {
-		// A document has hours, not days. The server explains what is wrong with other texts.
-		if d, invalid := task.ParseDuration(t.name, s); invalid == nil {
-			return d.String(), err
+	for _, name := range []string{"shell", "http", "noop"} {
+		if flags.Changed(name) {
+			given = append(given, "--"+name)
 		}
 	}
 
-	return s, err
-}
-
-// putAtPath sets a field of a patch.
-func putAtPath(p map[string]any, path string, v any) {
-	keys := strings.Split(path, ".")
-	for _, k := range keys[:len(keys)-1] {
-		inner, ok := p[k].(map[string]any)
-		if !ok {
-			inner = map[string]any{}
-			p[k] = inner
-		}
-
-		p = inner
-	}
-
-	p[keys[len(keys)-1]] = v
-}
-
-// putPairs adds pairs KEY=VALUE or KEY- to a patch.
-func putPairs(p map[string]any, flag, path string, pairs []string) error {
-	values := map[string]any{}
-	for _, pair := range pairs {
-		k, v, ok := strings.Cut(pair, "=")
-		gone := !ok && strings.HasSuffix(k, "-") && len(k) > 1
-		if gone {
-			k = strings.TrimSuffix(k, "-")
-		}
-
-		if k == "" || (!ok && !gone) {
-			return failure.Usage("--%s %s: use KEY=VALUE, or KEY- to remove it", flag, task.Quote(pair))
-		}
-		if _, twice := values[k]; twice {
-			return failure.Usage("--%s %s: %s is given twice", flag, task.Quote(pair), task.Quote(k))
-		}
-
-		values[k] = v
-		if gone {
-			values[k] = nil
-		}
-	}
-
-	if len(values) > 0 {
-		putAtPath(p, path, values)
+	if len(given) > 1 {
+		return failure.Usage("%s and %s cannot be used together", given[0], given[1])
 	}
 
 	return nil
 }
 
-// putLimits is like putPairs, for limits: some of them are numbers.
-func putLimits(p map[string]any, pairs []string) error {
-	inner := map[string]any{}
-	if err := putPairs(inner, "limit", "limits", pairs); err != nil || len(inner) == 0 {
+// setAction sets the command, the request, or that the task does nothing.
+func (f *taskFlags) setAction(a *manifest.Assignments, command []string) error {
+	if len(command) > 0 {
+		return a.SetValue("action.process.command", command)
+	}
+	if f.noop {
+		return a.SetValue("action.noop", map[string]any{})
+	}
+
+	for path, text := range map[string]string{"action.http.url": f.url, "action.http.method": f.method} {
+		if text == "" {
+			continue
+		}
+		if err := a.SetValue(path, text); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// setField sets the field of a flag.
+func (f *taskFlags) setField(ctx context.Context, in *factory.Factory, a *manifest.Assignments, t fieldFlag) error {
+	given := f.texts[t.name].given
+	switch {
+	case len(given) == 0:
+		return nil
+	case t.name == "schedule":
+		return a.SetValue(t.path, task.Schedules(given))
+	case t.name == "header":
+		return setHeaders(a, t, given)
+	case strings.Contains(t.placeholder, "="):
+		return setPairs(a, t, given)
+	case t.name == "json":
+		return setJSON(ctx, in, a, t, given[len(given)-1])
+	}
+
+	return a.Set(t.path, given[len(given)-1])
+}
+
+// setPairs sets the keys of a map, or the fields of an object, from pairs KEY=VALUE and KEY-.
+func setPairs(a *manifest.Assignments, t fieldFlag, given []string) error {
+	pairs, err := parsePairs(t.name, given)
+	if err != nil {
 		return err
 	}
 
-	for name, v := range inner["limits"].(map[string]any) {
-		if text, ok := v.(string); ok && wholeOrDecimal.MatchString(text) {
-			v = json.Number(text)
+	for _, p := range pairs {
+		err := a.Set(t.path+"."+p.key, p.value)
+		if p.value == "" && !p.isRemoved && t.name != "limit" { // an empty value, not a removed key
+			err = a.SetValue(t.path+"."+p.key, "")
 		}
-		putAtPath(p, "action.process.limits."+name, v)
+		if err != nil {
+			return err
+		}
 	}
 
 	return nil
 }
 
-// wholeOrDecimal matches numbers that are sent as JSON numbers.
-var wholeOrDecimal = regexp.MustCompile(`^(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?$`)
+// pair is KEY=VALUE, or KEY-, which removes the key.
+type pair struct {
+	key, value string
+	isRemoved  bool
+}
+
+// parsePairs reads the pairs of a flag.
+func parsePairs(flag string, given []string) ([]pair, error) {
+	var pairs []pair
+	for _, text := range given {
+		k, v, ok := strings.Cut(text, "=")
+		p := pair{key: k, value: v, isRemoved: !ok && strings.HasSuffix(k, "-") && len(k) > 1}
+		if p.isRemoved {
+			p.key = strings.TrimSuffix(k, "-")
+		}
+
+		if p.key == "" || (!ok && !p.isRemoved) {
+			return nil, failure.Usage("--%s %s: use KEY=VALUE, or KEY- to remove it", flag, task.Quote(text))
+		}
+		if slices.ContainsFunc(pairs, func(before pair) bool { return before.key == p.key }) {
+			return nil, failure.Usage("--%s %s: %s is given twice", flag, task.Quote(text), task.Quote(p.key))
+		}
+
+		pairs = append(pairs, p)
+	}
+
+	return pairs, nil
+}
+
+// setHeaders sets headers from lines NAME: VALUE and NAME:.
+func setHeaders(a *manifest.Assignments, t fieldFlag, lines []string) error {
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
+		if !ok || name == "" {
+			return failure.Usage("--header %s: use 'NAME: VALUE', or 'NAME:' to remove it", task.Quote(line))
+		}
+		if err := a.Set(t.path+"."+name, value); err != nil {
+			return failure.Usage("--header %s: %s", task.Quote(line), err)
+		}
+	}
+
+	return nil
+}
+
+// setJSON sets the body of a request.
+func setJSON(ctx context.Context, in *factory.Factory, a *manifest.Assignments, t fieldFlag, text string) error {
+	if file, isFile := strings.CutPrefix(text, "@"); isFile {
+		b, err := readFile(ctx, in, file, task.MaxHTTPAction)
+		if err != nil {
+			return err
+		}
+		text = string(b)
+	}
+
+	var v any
+	if err := task.DecodeStrict([]byte(text), &v); err != nil {
+		return failure.Usage("--json: %s", err).WithHint(`quote it for the shell: --json '{"day": "${run.scheduled_time}"}'; or name a file: --json @order.json`)
+	}
+
+	return a.SetValue(t.path, json.RawMessage(text))
+}
+
+// cutPath splits the value of --set or --set-file at the first equals sign.
+func cutPath(flag, pair string) (path, value string, err error) {
+	path, value, ok := strings.Cut(pair, "=")
+	if !ok || path == "" {
+		return "", "", failure.Usage("--%s %s: write PATH=VALUE, such as retry.jitter=0.3", flag, task.Quote(pair)).WithHint("for the fields: carillon task fields")
+	}
+	if path == "name" || path == "namespace" {
+		return "", "", failure.Usage("--%s %s: the %s of a task cannot be set with a flag", flag, task.Quote(pair), path)
+	}
+
+	return path, value, nil
+}
+
+// readFile reads a file, or standard input for "-".
+func readFile(ctx context.Context, f *factory.Factory, path string, most int64) ([]byte, error) {
+	in := f.In
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: path + ": " + failure.FileReason(err)}}
+		}
+
+		defer file.Close()
+
+		in = file
+	}
+
+	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
+	if err == nil && int64(len(b)) > most {
+		return nil, failure.Usage("%s is larger than %d bytes, the maximum of an action", path, most).
+			WithHint("a larger body can come from a secret: --set action.http.body=secret:NAME/KEY")
+	}
+
+	return b, err
+}
+
+// isURL reports whether a word is the URL of a request. The name of a task cannot be one, because it contains no colon.
+func isURL(word string) bool {
+	return strings.Contains(word, "://") || strings.HasPrefix(word, task.SecretRefPrefix)
+}
+
+// readRequest splits --http METHOD URL, and takes the URL out of the words of the command.
+func (f *taskFlags) readRequest(cmd *cobra.Command, words []string) ([]string, error) {
+	if !cmd.Flags().Changed("http") {
+		return words, nil
+	}
+	if cmd.ArgsLenAtDash() >= 0 {
+		return nil, failure.Usage("a command after -- and --http cannot be used together")
+	}
+
+	switch parts := strings.Fields(f.http); {
+	case len(parts) == 1 && isURL(parts[0]):
+		f.url = parts[0]
+	case len(parts) == 2 && isURL(parts[1]):
+		f.method, f.url = parts[0], parts[1]
+	case len(parts) == 1:
+		f.method = parts[0]
+	default:
+		return nil, failure.Usage("--http %s: use --http METHOD URL, or --http URL", task.Quote(f.http))
+	}
+
+	f.method = strings.ToUpper(f.method)
+	if methods := task.HTTPMethods(); f.method != "" && !slices.Contains(methods, f.method) {
+		e := failure.Usage("--http %s: is neither a URL nor one of the methods %s", task.Quote(f.http), strings.Join(methods, ", "))
+		if near := task.Nearest(f.method, methods); near != "" {
+			return nil, e.WithHint("did you mean: --http %s", near)
+		}
+		return nil, e.WithHint("a URL begins with https:// or http://")
+	}
+
+	var rest []string
+	for _, w := range words {
+		switch {
+		case !isURL(w):
+			rest = append(rest, w)
+		case f.url != "":
+			return nil, failure.Usage("two URLs: %s and %s", task.Quote(f.url), task.Quote(w))
+		default:
+			f.url = w
+		}
+	}
+
+	return rest, nil
+}
 
 // specOf applies a patch to the defaults. A null means the default, so it is omitted.
 func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
@@ -335,108 +449,4 @@ func withoutNulls(p map[string]any) map[string]any {
 	}
 
 	return out
-}
-
-// unsetShortcuts returns the names that --unset accepts, with the paths of their fields.
-func unsetShortcuts() map[string]string {
-	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
-		"limit": "action.process.limits", "limits": "action.process.limits",
-		"label": "labels", "labels": "labels", "header": "action.http.headers", "headers": "action.http.headers", "json": "action.http.json",
-		"form": "action.http.form", "body": "action.http.body", "result": "action.http.results", "results": "action.http.results",
-		"auth": "action.http.auth", "tls": "action.http.tls", "keep-body": "action.http.output", "retries": "retry.attempts",
-		"dst": "dst", "missed": "missed", "retry": "retry", "target": "target", "success": "success", "output": "output", "history": "history",
-		"queue": "queue", "paused_until": "paused_until", "pause_reason": "pause_reason"}
-	for _, t := range slices.Concat(taskFields, httpFields) {
-		if _, taken := s[t.name]; !taken {
-			s[t.name] = t.path
-		}
-		s[t.path] = t.path
-	}
-
-	return s
-}
-
-// clearableFields returns the fields that --unset accepts.
-func clearableFields() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(unsetShortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
-}
-
-// unsetFields adds a null to a patch for each field to reset.
-func unsetFields(p map[string]any, fields []string) error {
-	known := unsetShortcuts()
-
-	for _, f := range fields {
-		if f == "name" || f == "namespace" {
-			return failure.Usage("--unset %s: the %s of a task cannot be unset", f, f)
-		}
-
-		path, ok := known[f]
-		for _, group := range []string{"labels.", "label.", "env.", "action.process.env.", "headers.", "header.", "action.http.headers."} {
-			if key, found := strings.CutPrefix(f, group); found && key != "" {
-				parent := known[strings.TrimSuffix(group, ".")]
-				if parent == "" {
-					parent = strings.TrimSuffix(group, ".")
-				}
-
-				if err := putPairs(p, "unset", parent, []string{key + "-"}); err != nil {
-					return err
-				}
-
-				path, ok = "", true
-			}
-		}
-
-		if !ok {
-			names := clearableFields()
-			e := failure.Usage("--unset %s: not a field of a task", task.Quote(f))
-
-			if near := task.Nearest(f, names); near != "" {
-				return e.WithHint("did you mean: --unset %s", near)
-			}
-
-			return e
-		}
-
-		if path != "" {
-			putAtPath(p, path, nil)
-		}
-	}
-
-	return nil
-}
-
-// completeUnset completes the fields that --unset accepts.
-func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var offers []complete.Offer
-	for _, name := range slices.Sorted(maps.Keys(unsetShortcuts())) {
-		offers = append(offers, complete.Offer{Word: name, About: ""})
-	}
-	return complete.Matching(offers, nil, typed)
-}
-
-// completeTaskFlags registers completions for the values of flags.
-func completeTaskFlags(cmd *cobra.Command) {
-	complete.RegisterFixed(cmd, "strategy", task.Strategies()...)
-	complete.RegisterFixed(cmd, "count", task.All.String())
-	complete.RegisterFixed(cmd, "succeed", "all", "any")
-	complete.RegisterFixed(cmd, "output-streams", task.StreamsMerged, task.StreamsApart)
-	complete.RegisterFixed(cmd, "overlap", task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
-	complete.RegisterFixed(cmd, "queue-drop", task.DropNewest, task.DropOldest)
-	complete.RegisterFixed(cmd, "missed", task.MissedLatest, task.MissedSkip, task.MissedAll)
-	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
-	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
-	complete.RegisterFixed(cmd, "enforce", task.EnforceRequire, task.EnforceReport)
-	complete.RegisterFixed(cmd, "ionice", "idle", "best-effort", "best-effort/7", "realtime")
-	complete.RegisterFixed(cmd, "limit", limitNames()...)
-	completeHTTPFlags(cmd)
-	complete.RegisterFixed(cmd, "retry-on", string(task.Failed), string(task.TimedOut), string(task.Lost))
-}
-
-// limitNames returns the names of limits in the form in which --limit begins.
-func limitNames() (names []string) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[task.Limits]()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		names = append(names, name+"=")
-	}
-	return names
 }

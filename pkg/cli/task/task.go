@@ -30,7 +30,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		&cobra.Group{ID: "change", Title: "Change:"},
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
-	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f))
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f), fieldsCommand(f))
 	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), rollbackCommand(f), deleteCommand(f))
 	factory.AddGroup(cmd, "fire", triggerCommand(f), pauseCommand(f), resumeCommand(f))
 

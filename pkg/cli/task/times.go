@@ -13,7 +13,7 @@ import (
 // readTimes replaces the times in a patch, which may be local, by instants. Local times are in the time zone of
 // the patch or, if it has none, in the one that zone returns.
 func readTimes(p map[string]any, zone func() (string, error)) error {
-	for _, field := range []string{"start", "end"} {
+	for _, field := range manifest.TimeFields() {
 		text, ok := p[field].(string)
 		if !ok {
 			continue

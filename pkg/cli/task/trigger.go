@@ -109,19 +109,17 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 
 // readEnv parses the values of --env.
 func readEnv(pairs []string) (map[string]string, error) {
-	p := map[string]any{}
-	if err := putPairs(p, "env", "env", pairs); err != nil {
+	parsed, err := parsePairs("env", pairs)
+	if err != nil {
 		return nil, err
 	}
 
 	env := map[string]string{}
-	values, _ := p["env"].(map[string]any)
-	for k, v := range values {
-		s, ok := v.(string)
-		if !ok {
-			return nil, failure.Usage("--env %s: use NAME=VALUE", task.Quote(k+"-"))
+	for _, p := range parsed {
+		if p.isRemoved {
+			return nil, failure.Usage("--env %s: use NAME=VALUE", task.Quote(p.key+"-"))
 		}
-		env[k] = s
+		env[p.key] = p.value
 	}
 
 	return env, nil

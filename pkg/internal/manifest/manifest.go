@@ -365,7 +365,7 @@ func Schema() ([]byte, error) {
 	spec := parts["Spec"]
 	fields := spec["properties"].(map[string]any)
 
-	for _, name := range timeFields {
+	for _, name := range TimeFields() {
 		field := fields[name].(map[string]any)
 		delete(field, "format")
 		field["pattern"] = timePattern

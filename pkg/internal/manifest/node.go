@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -309,8 +310,16 @@ func UpcomingInstant(field, text, timezone string, now time.Time) (task.Time, er
 	return at, err
 }
 
-// timeFields are the fields of a task that contain times.
-var timeFields = []string{"start", "end", "paused_until"}
+// TimeFields returns the fields of a task that contain times. They are not inside other fields.
+func TimeFields() (paths []string) {
+	for _, f := range task.SpecFields() {
+		if f.Go == reflect.TypeFor[task.Time]() {
+			paths = append(paths, f.Path)
+		}
+	}
+
+	return paths
+}
 
 // localTimes replaces local times, which are in the task's zone, by RFC 3339.
 func (n *node) localTimes() error {
@@ -320,8 +329,9 @@ func (n *node) localTimes() error {
 		_ = json.Unmarshal([]byte(z.scalar), &zone) // valid JSON: it was parsed as a string
 	}
 
+	times := TimeFields()
 	for i, p := range n.pairs {
-		for _, field := range timeFields {
+		for _, field := range times {
 			if p.key != field || p.value.kind != kindString {
 				continue
 			}

@@ -20,7 +20,7 @@ func TaskFields(t client.Task) []Field {
 		list.add("Clock changes", fmt.Sprintf("gap %s, fold %s", cmp.Or(t.DST.Gap, std.Gap), cmp.Or(t.DST.Fold, std.Fold)))
 	}
 	if t.Shadow {
-		list.add("Shadow", fmt.Sprintf("its ticks are recorded but start nothing; end it with: carillon task update %s --shadow=false", t.Name))
+		list.add("Shadow", fmt.Sprintf("its ticks are recorded but start nothing; end it with: carillon task update %s --set shadow=false", t.Name))
 	}
 	if t.Jitter > 0 {
 		list.add("Jitter", "up to "+t.Jitter.String())
