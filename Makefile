@@ -17,11 +17,17 @@ TEST_TIMEOUT ?= 25m
 # detector set it too.
 export CGO_ENABLED ?= 0
 
+# -dwarf=false: a build takes a tenth less processor time without data for debuggers. Stack traces and
+# profiles do not need them. For a debugger, run go build without make.
 # -trimpath: a build contains no paths of this host, so it is reproducible, and checkouts share
 # the build cache.
 # -buildvcs=false: builds work outside of a checkout, and in one that another user owns. -X sets
 # the version.
-export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false)
+export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
+
+# Compilers and linkers run for a few seconds, so they need no garbage collector until they use a
+# gigabyte of memory.
+SHORT_LIVED := GOGC=off GOMEMLIMIT=1GiB
 
 .PHONY: help
 help: ## List the targets
@@ -35,7 +41,7 @@ help: ## List the targets
 .PHONY: build
 build: ## Build build/carillon
 	@mkdir -p build
-	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
+	$(SHORT_LIVED) go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
 
 .PHONY: run
 run: build ## Run one node with the tasks in examples/ and show them, until Ctrl-C

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test: run all tests, except those that -short skips. Packages with goroutines run with the
-# race detector. Some of them run a second time, without it (see twice below).
+# race detector, all others without it (see has_goroutines below). Some run both ways (see twice).
 #
 # make test-cluster ("test.sh cluster"): run only the tests that -short skips. They use whole
 # daemons and real processes, with the race detector, or are longer forms of other tests.
@@ -29,6 +29,10 @@ if in_memory; then
 	trap 'rm -rf "$TMPDIR"' EXIT
 fi
 
+# Compilers and linkers run for a few seconds, so they need no garbage collector until they use a
+# gigabyte of memory. run_tests removes these variables from the environment of tests.
+export GOGC=off GOMEMLIMIT=1GiB
+
 # Tests start etcd as a process. Without this variable, each package with such tests calls the go command.
 mkdir -p build
 CGO_ENABLED=0 go build -o build/test-etcd ./pkg/internal/test/etcd
@@ -54,34 +58,42 @@ status=0
 run_tests() {
 	# Do not vet again: lint does this. TEST_FLAGS are words.
 	# shellcheck disable=SC2086
-	go test -vet=off -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
+	go test -vet=off -exec 'env -u GOGC -u GOMEMLIMIT' -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
 }
 
-# run_packages FLAG... -- PACKAGE...: run the tests of packages whose paths match $no_race without
-# the race detector, those of the others with it, and those that match $twice both ways.
+# has_goroutines DIRECTORY: does a package or its test start goroutines, or synchronize them? If
+# not, the race detector would only make its tests five to ten times slower.
+has_goroutines() {
+	grep -qE '^[[:space:]]*(defer )?go |\.Go\(|"sync(/atomic)?"|"golang.org/x/sync|"net/http/httptest"' "$1"/*.go
+}
+
+# run_packages FLAG... -- PACKAGE...: run the tests of packages without goroutines, and of those
+# whose paths match $no_race, without the race detector, those of the others with it, and those that
+# match $twice both ways. Packages without tests are left out.
 run_packages() {
-	local flags=() package without=() with=()
+	local flags=() list package dir without=() with=()
 	while [[ $1 != -- ]]; do
 		flags+=("$1")
 		shift
 	done
 	shift
-	for package in "$@"; do
-		if [[ $package =~ $no_race ]]; then without+=("$package"); else with+=("$package"); fi
-		if [[ -n $race && $package =~ $twice ]]; then without+=("$package"); fi
-	done
+	list=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' "$@")
+	while read -r package dir; do
+		if [[ $package =~ $no_race ]] || ! has_goroutines "$dir"; then
+			without+=("$package")
+		else
+			with+=("$package")
+			if [[ -n $race && $package =~ $twice ]]; then without+=("$package"); fi
+		fi
+	done <<<"$list"
 	((${#without[@]} == 0)) || CGO_ENABLED=0 run_tests "${flags[@]}" "${without[@]}"
 	# Tests wait about as long as they compute, so run more packages than there are processors.
 	# shellcheck disable=SC2086 # $race is empty or a flag
 	((${#with[@]} == 0)) || run_tests $race -p "$at_once" "${flags[@]}" "${with[@]}"
 }
 
-# These packages compute, and start no goroutines. The race detector would make them five to ten
-# times slower, and would find nothing.
-calculating='internal/(access|test/check|importer|manifest)'
-
 if [[ $target == test ]]; then
-	no_race="/pkg/($calculating)\$"
+	no_race='^$' # no others
 	at_once=$((2 * $(nproc)))
 
 	# The tests of these packages are mostly more seeds and cases of the same kind. All of them run
@@ -90,9 +102,7 @@ if [[ $target == test ]]; then
 
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
 	# shellcheck disable=SC2086 # packages are words
-	packages=$(go list ${PKG:-./pkg/daemon ./pkg/internal/test/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...})
-	# shellcheck disable=SC2086
-	run_packages -short -skip '^TestMutants_AreCaught$' -- $packages
+	run_packages -short -skip '^TestMutants_AreCaught$' -- ${PKG:-./pkg/daemon ./pkg/internal/test/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...}
 else
 	long=$(long_tests)
 	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"
@@ -100,7 +110,7 @@ else
 
 	# The long tests of these packages are more seeds, cases and benchmarks of the kinds that make
 	# test runs with the race detector. More of them find more mistakes, but hardly more races.
-	no_race="/pkg/($calculating|internal/(api|authority|schedule|test/sim)|bench|kv|scheduler)\$"
+	no_race='/pkg/(internal/(api|authority|schedule|test/sim)|bench|kv|scheduler)$'
 	twice='^$'       # none
 	at_once=$(nproc) # daemons miss their deadlines on a busy host
 
