@@ -100,7 +100,7 @@ func newPlanner(shards int, members []Member) *planner {
 		total += max(m.Weight, 1)
 	}
 
-	// Round all shares down. What is left over are the odd shards.
+	// Round all shares down. The remaining shards are the odd ones.
 	p.surplus = shards
 	for _, m := range members {
 		p.member[m.Name] = true

@@ -65,7 +65,7 @@ type watchList struct {
 	remotes  map[int]time.Duration // for how long after that a session with HTTP attempts may be silent
 }
 
-// Remote says that HTTP attempts of a session are in progress. What they do is in the daemon itself, so the guardian kills
+// Remote says that HTTP attempts of a session are in progress. They are in the daemon itself, so the guardian kills
 // the daemon when the session was last renewed more than Silence ago. A Silence of 0 means that none is left.
 type Remote struct {
 	Session int           `json:"session"`

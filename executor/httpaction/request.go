@@ -122,7 +122,7 @@ func inField(err error, field string) error {
 	return err
 }
 
-// setURL sets the URL. What messages show of it is checked here: it has a scheme and a host, and no credentials.
+// setURL sets the URL. It also checks what messages show of it: a scheme and a host, and no credentials.
 func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 	text, err := "", error(nil)
 	ref, secret := h.URLSecret()

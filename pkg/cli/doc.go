@@ -12,6 +12,6 @@
 // that flags name, so tests run the real command tree within their own process.
 //
 // This package contains the root command, help and man pages. Each resource has a package below it, whose
-// commands take a factory.Factory. What the resources share is in packages with one purpose each: factory,
+// commands take a factory.Factory. Resources share packages with one purpose each: factory,
 // failure, output, settings, selection, batch, view, watch and complete.
 package cli

@@ -68,7 +68,7 @@ type FailureCount struct {
 	Runs       int        `json:"runs"`
 }
 
-// Stats sums up the history and the ledger of a task: the ticks from since on, or all that are remembered if since is zero.
+// Stats sums up the history and the ledger of a task: the ticks since that time, or all that are remembered if since is zero.
 func (s *TasksService) Stats(ctx context.Context, namespace, name string, since time.Time) (TaskStats, error) {
 	query := url.Values{}
 	if !since.IsZero() {
@@ -92,7 +92,7 @@ type TaskLedger struct {
 	CompleteSince task.Time         `json:"complete_since,omitzero" doc:"Each tick since then whose run has ended has a record in the history or is in the ledger, unless etcd was full when its record was deleted. Absent: this is not known, because the history was trimmed without a ledger, or because a record of the ledger cannot be read."`
 	Lines         []task.LedgerLine `json:"lines" doc:"The newest first."`
 	More          int               `json:"more" doc:"The number of further, older lines that the limit has left out."`
-	Broken        int               `json:"broken" doc:"The number of the ledger's records that cannot be read. What they say is not in lines."`
+	Broken        int               `json:"broken" doc:"The number of the ledger's records that cannot be read. lines does not contain their outcomes."`
 }
 
 // LedgerOptions select the lines of a ledger.

@@ -32,7 +32,7 @@ type TaskListOptions struct {
 	// SortName, a task that changes while several pages are read may be listed twice or not at all.
 	Sort string
 	// Complete makes List and All fail with CodeIncomplete if tasks that match may be missing, because the owners of
-	// some shards do not answer. Set it if all matching tasks are to be changed.
+	// some shards do not answer. Set it to change all matching tasks.
 	Complete bool
 	// Info, if set, is called with what the server says about each page, before its tasks are yielded.
 	Info   func(ListInfo)

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NewSession is a session or a login link that is to be created.
+// NewSession is a session or a login link to create.
 type NewSession struct {
 	Token record.Token
 	// Remove are the ids of other sessions or links that the same transaction deletes, because they have ended or because

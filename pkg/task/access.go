@@ -47,7 +47,7 @@ type Binding struct {
 }
 
 // Namespace is the record of a namespace: tasks can be created only in a namespace that has
-// one. It limits what the tasks of the namespace may be. What it does not list is forbidden.
+// one. It limits what the tasks of the namespace may be. Anything that it does not list is forbidden.
 type Namespace struct {
 	Name        string   `json:"name"`
 	Description string   `json:"description,omitempty"`

@@ -36,7 +36,7 @@ func checkURL(field, s string) error {
 		return err
 	}
 
-	// What the references will be replaced by is escaped, so any letter stands for it.
+	// The values of references will be escaped, so a letter can represent any of them.
 	plain, _ := t.Expand(func(string) (string, error) { return "x", nil })
 	_, err = ParsePlainURL(field, plain)
 

@@ -98,7 +98,7 @@ func newBinding(f *factory.Factory, role string, subjects []string, o grantFlags
 	return b, task.CheckName("name", b.Name)
 }
 
-// maxNameScope is the length of a namespace from which on its name leaves too little space in the name of a binding.
+// maxNameScope is the length of a namespace beyond which its name leaves too little space in the name of a binding.
 const maxNameScope = 100
 
 // nameOf returns a name for a binding that the user did not name. It contains the role, the subject and the scope.
@@ -141,7 +141,7 @@ func nameOf(b task.Binding) string {
 	return scope + s
 }
 
-// grant writes a binding. If it exists already as it is to be, that is a success.
+// grant writes a binding. It succeeds if the binding exists already with the same contents.
 func grant(ctx context.Context, f *factory.Factory, b task.Binding) error {
 	c, err := f.Connect()
 	if err != nil {

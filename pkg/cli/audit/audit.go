@@ -217,7 +217,7 @@ func auditResult(f *factory.Factory, out audited, o auditFlags, repairable []tas
 	return b.String()
 }
 
-// auditText returns the findings, grouped by group and kind. What all findings of a kind share is printed once.
+// auditText returns the findings, grouped by group and kind. It prints the text that all findings of a kind share once.
 func auditText(f *factory.Factory, found task.Audit) string {
 	var b strings.Builder
 	group, kind, shown := "", "", 0

@@ -283,7 +283,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			unsettable[name](&n)
 		}
 
-		// What was read is what is replaced: nobody's change is lost.
+		// Replace only the version that was read, so that no other change is lost.
 		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
 
 		return writtenNamespaces.Write(cmd.Context(), f, c, n, as, o.dryRun)

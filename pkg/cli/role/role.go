@@ -253,7 +253,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			r.Rules = rules
 		}
 
-		// What was read is what is replaced: nobody's change is lost.
+		// Replace only the version that was read, so that no other change is lost.
 		as := client.Writing{Revision: cmp.Or(revision, before.Revision)}
 
 		return writtenRoles.Write(cmd.Context(), f, c, r, as, o.dryRun)

@@ -65,7 +65,7 @@ func replayCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// printReplay prints a command. What it needs goes to stderr, so that stdout is the command alone.
+// printReplay prints a command to stdout, and its requirements to stderr.
 func printReplay(f *factory.Factory, r task.Run, command curl.Command) error {
 	if !f.ForPeople() {
 		return output.EmitOne(&f.Printer, command, r.ID, func(*output.Details) {})

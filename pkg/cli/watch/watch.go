@@ -220,7 +220,7 @@ func canWait(err error) bool {
 	return failure.IsUnreachable(err) || errors.As(err, &e) && e.Code == client.CodeBusy
 }
 
-// startRescans returns a channel that delivers when a list is to be read again, if it is Partial, and what ends it.
+// startRescans returns a channel that delivers when to read a list again, if it is Partial, and a function that ends it.
 func (w *List[T]) startRescans() (<-chan time.Time, func()) {
 	if !w.Partial || w.Rescan <= 0 {
 		return nil, func() {}

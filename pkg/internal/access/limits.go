@@ -206,7 +206,7 @@ func needsOfSecrets(before, after *task.Spec) []Need {
 	return []Need{{Verb: Use, Kind: Secrets, Namespace: after.Namespace}}
 }
 
-// sameExecution reports whether what runs, as whom, and where has not changed. What a manual run may give is part of that:
+// sameExecution reports whether what runs, as whom, and where has not changed. That includes what a manual run may give:
 // with another argument or variable, a command could print a secret.
 func sameExecution(a, b *task.Spec) bool {
 	return sameJSON(a.Action, b.Action) && sameJSON(a.Target, b.Target) && sameJSON(a.Success, b.Success) && sameJSON(a.Accept, b.Accept) &&

@@ -271,7 +271,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		s.asker.NoteWrite(httpapi.CallerOf(r.Context()), httpapi.RightsOf(r.Context()).Written()) // also if it has failed: the outcome may be unknown
 	}
 	if err != nil {
-		// What the change needs is known only to the handler.
+		// Only the handler knows which rights the change needs.
 		if f := httpapi.AsFailure(err); f.Status == http.StatusForbidden && !rt.Public {
 			s.logins.reportRefusal(r, httpapi.CallerOf(r.Context()), f)
 		}

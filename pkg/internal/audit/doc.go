@@ -3,7 +3,7 @@
 //
 //	live cluster ──▶ Auditor ──▶ task.Audit: findings ──▶ Repair
 //
-// A finding is not a transient state. What is wrong in the first read is a finding only if a second read, a few
+// A finding is not a transient state. A fault in the first read is a finding only if a second read, a few
 // seconds later, finds the same records at the same revisions. An audit holds at most a page of records at once,
 // and only reads. Repair deletes records through store, in transactions that compare everything that was read, so a
 // repair that comes too late has no effect.

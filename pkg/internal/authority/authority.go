@@ -331,7 +331,7 @@ func (k *Keeper) updateView(v *View, s kv.Snapshot) *View {
 	return &View{Table: table, records: s}
 }
 
-// compileView decodes the records of a snapshot. What cannot be decoded allows nothing, and is logged.
+// compileView decodes the records of a snapshot. It logs records that it cannot decode; they allow nothing.
 func (k *Keeper) compileView(s kv.Snapshot) *View {
 	var records access.Records
 	var tokens []access.TokenChange

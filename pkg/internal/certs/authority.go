@@ -52,7 +52,7 @@ func KindOf(c *x509.Certificate) Kind {
 	return ""
 }
 
-// Request describes a certificate that is to be issued.
+// Request describes a certificate to issue.
 type Request struct {
 	Kind  Kind
 	Name  string // becomes the common name
@@ -83,7 +83,7 @@ func NewAuthority(r Request) (*Authority, Pair, error) {
 	return newAuthority(r, key)
 }
 
-// Renewed returns the same authority with a later end. What it has signed stays valid, because the key is the same.
+// Renewed returns the same authority with a later end. Its certificates stay valid, because the key is the same.
 func (a *Authority) Renewed(now time.Time) (*Authority, Pair, error) {
 	return newAuthority(Request{Name: a.cert.Subject.CommonName, For: a.cert.NotAfter.Sub(a.cert.NotBefore), Now: now}, a.key)
 }

@@ -53,7 +53,7 @@ type Config struct {
 	Total int
 	// PerClient is how many unprotected connections one client may have.
 	PerClient int
-	// MaxDescriptor is the number from which on a connection's file descriptor is too high. The kernel always
+	// MaxDescriptor is the first number at which a connection's file descriptor is too high. The kernel always
 	// assigns the lowest free number, so the number of a new descriptor is an upper limit of how many are open, and
 	// costs nothing to determine.
 	MaxDescriptor int

@@ -203,7 +203,7 @@ type indexScan struct {
 	full  bool
 	visit func(r *Row, d *Details)
 
-	// What visit gets is in these fields, if it is not in the Index. It is valid until the next call.
+	// These fields hold the arguments of visit that are not in the Index. They are valid until the next call.
 	row     Row
 	details Details
 }

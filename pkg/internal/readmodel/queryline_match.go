@@ -264,7 +264,7 @@ func matchFailures(t *queryTerm) matcher {
 			return result
 		}
 
-		// What further failures cannot change is certain.
+		// The answer is certain if further failures cannot change it.
 		switch t.compare {
 		case opMore, opAtLeast:
 			if result == holds {

@@ -141,7 +141,7 @@ func parseHeaders(text string) (map[string]string, error) {
 	return headers, nil
 }
 
-// apply writes the fields into a task. What the form has no fields for stays as it is. It returns the errors of all fields
+// apply writes the fields into a task. Parts of the task without a field in the form stay as they are. It returns the errors of all fields
 // that cannot be read, joined.
 func (f builderFields) apply(s *task.Spec) error {
 	s.Name, s.Namespace, s.Description = strings.TrimSpace(f.Name), strings.TrimSpace(f.Namespace), f.Description

@@ -83,7 +83,7 @@ func problemGroupOf(g overview.Group) problemGroup {
 	p.More = g.Total - len(p.Shown)
 	p.Problems = nil
 
-	// What several subjects have in common is said once.
+	// Print the text that several subjects share only once.
 	differs := func(other overview.Problem) bool {
 		return other.Words != g.Problems[0].Words || other.Subject == (overview.Subject{})
 	}

@@ -69,7 +69,7 @@ type Member struct {
 	Fault    string   // why Carillon does not accept the version; empty if it does
 	Size     int64    // bytes on disk, which count against the quota
 	InUse    int64    // the part of Size that is in use, in bytes
-	Quota    int64    // the size from which on etcd accepts no writes, in bytes; 0 if it is not known
+	Quota    int64    // the size at which etcd stops accepting writes, in bytes; 0 if it is not known
 	Leader   bool     // it is the leader of etcd
 	Learner  bool     // it has no vote yet
 	Revision int64    // the revision of the store on this member

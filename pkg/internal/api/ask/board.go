@@ -35,7 +35,7 @@ const boardAbout = "The node that receives the request asks each node that sched
 
 // Boards serves the board, which shows an operator problems, future ticks and active runs.
 //
-// What the board shows of tasks is the answer to a question to the owners of all shards, as for lists. If a node does not
+// The board shows the answer to a question to the owners of all shards, as lists do. If a node does not
 // answer in time, the board names it, and the shards that are missing. If etcd does not answer, the board shows the nodes
 // as last read, with a warning. Boards is safe for concurrent use.
 type Boards struct {

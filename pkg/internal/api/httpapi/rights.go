@@ -162,7 +162,7 @@ func (r *Rights) Check(rule func(v *authority.View) error) error {
 	return nil
 }
 
-// View returns the newest access records that this node knows. What is read from them refuses nothing, and is not
+// View returns the newest access records that this node knows. Reading them refuses nothing, and is not
 // judged again when a write is sent.
 func (r *Rights) View() *authority.View { return r.judge.Keeper.View() }
 

@@ -83,7 +83,7 @@ func (s *Slots) Held() int {
 	return s.total
 }
 
-// maxRecentSubjects is the number of subjects from which on those without a recent action are removed from memory.
+// maxRecentSubjects is the number of subjects beyond which those without a recent action are removed from memory.
 const maxRecentSubjects = 1024
 
 // SubjectRate limits how often each subject does something within a second. The zero value is ready to use, by several

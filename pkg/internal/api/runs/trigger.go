@@ -114,8 +114,8 @@ func describeInput(run task.Run, m task.ManualInput) task.AuditObject {
 	return o
 }
 
-// authorizeTrigger refuses a trigger that the caller may not make. What a run may bring with it is part of the task
-// (task.Accept), so its author has decided that. The write compares the entry of the task, so its labels and what it accepts
+// authorizeTrigger refuses a trigger that the caller may not make. The task defines what a run may bring with it
+// (task.Accept), so its author has decided it. The write compares the entry of the task, so its labels and what it accepts
 // are still those that were judged.
 func authorizeTrigger(rights *httpapi.Rights, st store.Stored) error {
 	return rights.Require(access.Need{Verb: access.Trigger, Kind: access.Tasks, Namespace: st.Ref.Namespace, Labels: st.Task.Labels})

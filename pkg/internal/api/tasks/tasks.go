@@ -179,7 +179,7 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 	return st, nil
 }
 
-// newTask returns a new task with its entry, as it is to be written. The entry's From is now: a new task has no
+// newTask returns a new task with its entry, ready to be written. The entry's From is now: a new task has no
 // ticks in the past.
 func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error) {
 	if err := h.trustClock(); err != nil {

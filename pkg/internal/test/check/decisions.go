@@ -344,7 +344,7 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 	}
 }
 
-// healedAt returns from when on a tick could be decided, in ms: its own time, or the end of the faults that it fell
+// healedAt returns the earliest time at which a tick could be decided, in ms: its own time, or the end of the faults that it fell
 // into. Faults chain: one that begins within Options.Converge after another counts as well, because the effects of
 // the first may not be over. The faults must be in order.
 func (j *latenessJudge) healedAt(tick int64) int64 {

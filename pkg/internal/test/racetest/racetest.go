@@ -10,7 +10,7 @@ package racetest
 
 import "testing"
 
-// Short reports whether the race detector is on, and the test is to be short. In that case, the same test runs a
+// Short reports whether the race detector is on, so that the test should be short. In that case, the same test runs a
 // second time, without the race detector.
 func Short() bool { return raceDetector && testing.Short() }
 
