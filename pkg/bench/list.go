@@ -194,11 +194,11 @@ func stateQuestion(n int) url.Values {
 	return url.Values{"q": {"state:failing"}, "sort": {client.SortFailures}, "limit": {strconv.Itoa(1 + n%listPage)}, "brief": {"true"}}
 }
 
-// watcherToken returns the token of the subject that is none of the askers.
+// watcherToken returns the token of the subject that is not one of the askers.
 func (t *listTrial) watcherToken() string { return t.tokens[manyAskers] }
 
 // pauseBetween returns the pause between two questions of all askers together: one question per second for a million
-// tasks. A scan of so many takes some 40 ms of processor time on average, and scans may take 100 ms per second of two
+// tasks. Such a scan takes some 40 ms of processor time on average, and scans may take 100 ms per second of two
 // processors. With less pause, the benchmark would measure that limit.
 func (t *listTrial) pauseBetween() time.Duration {
 	const perTask, shortest = time.Microsecond, 20 * time.Millisecond

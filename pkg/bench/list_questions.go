@@ -134,7 +134,7 @@ func (g *listGroup) checkOrder(p listPopulation, items []client.Task) error {
 		t := &items[k]
 		i, err := strconv.Atoi(t.Name[strings.LastIndexByte(t.Name, '-')+1:])
 		if err != nil {
-			return fmt.Errorf("task %s is none of this benchmark", t.Name)
+			return fmt.Errorf("task %s does not belong to this benchmark", t.Name)
 		}
 
 		if p.isFiring(i) {
@@ -173,7 +173,7 @@ type listAnswer struct {
 	client.QueryList[client.Task]
 	Took       time.Duration
 	Status     int
-	Detail     string // why it is none
+	Detail     string // why there is no page
 	RetryAfter string // the header
 	At         time.Time
 }
@@ -216,7 +216,7 @@ func newListClient(address string) *listClient {
 // maxListConnections is how many connections a listClient opens at most. A node accepts 1,024.
 const maxListConnections = 900
 
-// requestPage requests a page as the subject of a token. It returns an error if the answer is none of the expected ones: a
+// requestPage requests a page as the subject of a token. It returns an error if the answer is not one of the expected ones: a
 // page, or that the owners are busy or away.
 func (c *listClient) requestPage(ctx context.Context, token string, v url.Values) (a listAnswer, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"?"+v.Encode(), nil)

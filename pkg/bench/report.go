@@ -322,7 +322,7 @@ func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.1f GiB, %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.OS)
 }
 
-// thisMachine reads the properties of this machine. What the system does not provide is "unknown".
+// thisMachine reads the properties of this machine. Those that the system does not provide are "unknown".
 func thisMachine() Machine {
 	m := Machine{CPU: "unknown", Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	if model := fileField("/proc/cpuinfo", "model name", ":"); model != "" {

@@ -109,7 +109,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	}
 }
 
-// noEntry removes a task's entry. What waits and is active of the task stays, until it has ended.
+// noEntry removes a task's entry. Waiting and active runs of the task stay, until they have ended.
 func (s *shardState) noEntry(t *state.Task) {
 	s.endSpan(t)
 	s.rows.Touch(t)
@@ -230,7 +230,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
-	// During a preload, the current owner counts the end. What is applied already was counted before.
+	// During a preload, the current owner counts the end. Ends that are applied already were counted before.
 	outcome := s.rows.NoteEnd(t, ev)
 	if e := (state.End{State: outcome.State()}); e.Ran() && s.owner && ev.Mod > s.applied {
 		s.ports.ends.AddEnded(now, e.Failed())

@@ -132,7 +132,7 @@ func (p *preload) tellsWatermark() bool {
 }
 
 // takePreload ends the preload of a shard so that its worker can continue with it. It returns nil if there
-// is no preload, or if it has loaded nothing yet.
+// is no preload, or it has not loaded anything yet.
 func (e *Engine) takePreload(shard int) *preload {
 	e.mu.Lock()
 	p := e.preloads[shard]

@@ -346,7 +346,7 @@ func (r foundPast) reviewBy(_ context.Context, w *worker) error {
 	return nil
 }
 
-// requestMissingPast requests the past of the tasks of which it is not known, if there are any: the watch has lost
+// requestMissingPast requests the past of the tasks whose past is not known, if there are any: the watch has lost
 // events of them, or their entries could not be read before.
 func (w *worker) requestMissingPast() {
 	w.state.rows.Flush(w.state.applied)

@@ -55,7 +55,7 @@ type shardState struct {
 	// undecided ticks up to its time.
 	uncovered map[*state.Task]struct{}
 	active    state.ActiveTasks // tasks with waiting or active runs
-	unread    needHistorySet    // tasks whose histories are to be read
+	unread    needHistorySet    // tasks whose histories must be read
 	purges    map[string]int64  // history records to delete: key to mod revision
 
 	// gone are the records that this owner's commits have deleted, and the revisions of these commits,

@@ -195,7 +195,7 @@ func (f *taskFlags) buildPatch(ctx context.Context, in *factory.Factory, flags *
 	return a, nil
 }
 
-// refuseTwoActions rejects flags of which each says what the task does.
+// refuseTwoActions rejects two flags that each define what the task does.
 func refuseTwoActions(flags *pflag.FlagSet, command []string) error {
 	var given []string
 	if len(command) > 0 {

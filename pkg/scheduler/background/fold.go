@@ -307,7 +307,7 @@ func (f *folding) chunksToDrop(ctx context.Context, fold store.HistoryFold) (ids
 		return nil, last, err
 	}
 
-	// What a chunk that cannot be read tells of is older than what the next one does. So it goes with that one.
+	// A chunk that cannot be read covers older ticks than the next one, so it is deleted with that one.
 	var unreadable []string
 	for i, c := range oldest {
 		// The newest chunk is compared, and may be in the fold already.

@@ -38,7 +38,7 @@ type PastStore interface {
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 
-// WantedPast is a task whose past is to be read.
+// WantedPast is a task whose past a PastReader should read.
 type WantedPast struct {
 	Task string // namespace/name
 	UID  string

@@ -101,7 +101,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// sleepAfter waits after a listing of so many keys, for about the pause or for as long as KeyRate requires. It returns
+// sleepAfter waits after a listing of that many keys, for about the pause or for as long as KeyRate requires. It returns
 // false if ctx has ended.
 func sleepAfter(ctx context.Context, keys int, pause time.Duration) bool {
 	pause = max(pause, time.Duration(keys)*time.Second/KeyRate)

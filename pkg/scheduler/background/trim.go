@@ -272,13 +272,13 @@ func (t *Trimmer) markUncounted(ctx context.Context, job *Trim, list *store.Hist
 
 const (
 	warnEvery = time.Hour
-	maxWarned = 1000 // tasks of which the last warning is remembered
+	maxWarned = 1000 // tasks whose last warning is remembered
 )
 
 // warnings limits how often the log warns of each task. The zero value is ready to use.
 type warnings struct {
 	mu   sync.Mutex
-	last map[string]time.Time // when it warned of which task
+	last map[string]time.Time // when it last warned of each task
 }
 
 // noteFailure reports whether to warn of a task whose trim failed: once an hour, and of a limited number of tasks.

@@ -15,7 +15,7 @@ const (
 	scanBurst = 2 * time.Second
 	// subjectActiveFor is for how long a subject counts as one that asks.
 	subjectActiveFor = 10 * time.Second
-	// minScanRetry is the shortest time after which a subject is told to ask again.
+	// minScanRetry is the shortest time after which a subject may ask again.
 	minScanRetry = 50 * time.Millisecond
 )
 
@@ -24,7 +24,7 @@ const (
 //
 // Subjects share this fairly: of n subjects that ask all the time, each gets about an n-th, however often it asks. What
 // the others leave may be used by anybody: a subject that has used up its share may scan as long as at least half of
-// what can be saved up is left for the others. What a scan costs is known only afterwards. So a scan may begin as long
+// what can be saved up is left for the others. The cost of a scan is known only afterwards. So a scan may begin as long
 // as there is anything left, and the debt that it causes delays the next ones.
 type ScanLimiter struct {
 	slots chan struct{}        // holds a value for each scan that runs

@@ -5,7 +5,7 @@
 // of events, and when a commit has succeeded, it writes the rows of these tasks (Flush).
 //
 // How the last run of a task ended, and since when its runs fail, is known only from its history. A Writer learns of
-// each end from the events since the shard was loaded. What was before is read in the background (background.PastReader) and
+// each end from the events since the shard was loaded. Earlier ends are read in the background (background.PastReader) and
 // passed to Restore. Both may contain the same ends, in any order.
 //
 // The rows of tasks with waiting or active runs and of failing tasks have details, for boards. Of a task whose entry is
@@ -41,7 +41,7 @@ type Writer struct {
 	// failing holds the failing tasks.
 	failing map[*state.Task]failing
 
-	// succeeded holds the tasks of which a run has succeeded in the revision succeededAt, the last one with a success.
+	// succeeded holds the tasks with a run that has succeeded in the revision succeededAt, the last one with a success.
 	succeeded   []*state.Task
 	succeededAt int64
 
@@ -54,7 +54,7 @@ type Writer struct {
 	// were dismissed. isExplanationDue is set when a task is added, until NeedsExplanations is called.
 	unexplained      map[*state.Task]struct{}
 	isExplanationDue bool
-	// readAhead holds, for tasks of which Restore knew an end that its event had not delivered yet, the mod revision of
+	// readAhead holds, for tasks with an end that Restore knew before its event was delivered, the mod revision of
 	// that end. The events up to there bring nothing new.
 	readAhead map[*state.Task]int64
 }
@@ -101,7 +101,7 @@ func (w *Writer) NoteLoad(revision int64, now time.Time) {
 }
 
 // NoteRun notes that the record of a run was written to the queue or the history of t, or deleted. A run that leaves the
-// queue usually comes into the history. Late results and parts are no runs of their own.
+// queue usually comes into the history. Late results and parts are not separate runs.
 func (w *Writer) NoteRun(t *state.Task, ev *store.ShardEvent) {
 	switch run := (readmodel.RunPlace{Task: t.FullName(), Run: ev.Run}); {
 	case ev.Late, ev.Deleted && ev.Kind == record.KindQueued, task.IsPart(ev.Run):
@@ -264,7 +264,7 @@ func runsOf(t *state.Task) *readmodel.Runs {
 	return r
 }
 
-// extendRuns returns the runs of a task of which nothing has changed but that one more attempt has begun, or nil if more has
+// extendRuns returns the runs of a task if only one more attempt has begun, or nil if more has
 // changed. This is the usual case for a task with many attempts, and saves listing all of them again.
 func extendRuns(l *state.Activity) *readmodel.Runs {
 	n := len(l.Active) - 1
@@ -470,7 +470,7 @@ func (w *Writer) addDead(t *state.Task, ev *store.ShardEvent) {
 	w.failing[t] = f
 }
 
-// newest returns how the newest of the dead runs has failed of which that is known, or nil.
+// newest returns how the newest of those dead runs has failed for which that is known, or nil.
 func (f failing) newest() *readmodel.Failure {
 	for _, d := range slices.Backward(f) {
 		if d.failure != nil {
@@ -575,7 +575,7 @@ func (w *Writer) Restore(t *state.Task, p *background.Past, applied int64) {
 		w.readAhead[t] = p.Last.Mod
 	}
 
-	// What was known before the reading may be wrong, if events were lost. What has happened since is not in p.
+	// Knowledge from before the reading may be wrong, if events were lost. Events since then are not in p.
 	w.keepDead(t, func(d deadRun) bool { return d.create > max(p.DeadRevision, p.Success.Mod) })
 	for i := range p.Dead {
 		if d := &p.Dead[i]; !w.isDismissed(d) && !t.Orphan(d.Run) {

@@ -30,7 +30,7 @@ const maxDifferences = 1000
 
 // DifferingRecords compares what is known with the keys of all records of the shard, without its history,
 // as of revision rev. It returns the keys that differ with their mod revision in etcd, or 0 if etcd has no
-// such record. What the owner has learned after rev is not a difference.
+// such record. Changes that the owner has learned of after rev are not differences.
 func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {

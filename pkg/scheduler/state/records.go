@@ -17,7 +17,7 @@ type Records struct {
 	Shard int
 	Keys  record.Keys
 
-	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history is
+	// Tasks are the tasks of the shard by namespace/name, including those with only runs or history
 	// left.
 	Tasks Tasks
 	// Watermark is the last known watermark, and WatermarkRev its mod revision, which the next commit

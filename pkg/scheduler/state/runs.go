@@ -174,7 +174,7 @@ func (t *Task) WaitingRuns() int {
 }
 
 // IsWaiting reports whether a record in the queue of t is a run that waits, whether it was dispatched before or not. Parts
-// are no runs of their own, and runs that have their parts are active. Runs of a deleted task of the same name do not count.
+// are not separate runs, and runs that have their parts are active. Runs of a deleted task of the same name do not count.
 func (t *Task) IsWaiting(q *Waiting) bool {
 	return !q.UnderWay() && !task.IsPart(q.ID) && !t.Orphan(q.ID)
 }

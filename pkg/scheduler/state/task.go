@@ -88,7 +88,7 @@ func (t *Task) IsListed() bool { return t.marks&listedMark != 0 }
 // SetListed sets or clears what IsListed returns, and reports whether that changes it.
 func (t *Task) SetListed(on bool) bool { return t.marks.set(listedMark, on) }
 
-// SetTouched sets or clears the mark that the task's row is to be written, and reports whether that changes it.
+// SetTouched sets or clears the mark that the task's row must be written, and reports whether that changes it.
 func (t *Task) SetTouched(on bool) bool { return t.marks.set(touchedMark, on) }
 
 // IsHTTP reports whether the task's action is an HTTP request.

@@ -174,7 +174,7 @@ const (
 	TurnReplaced      // end it, because a newer tick replaces it
 )
 
-// Candidate is a waiting run that is to be decided.
+// Candidate is a waiting run to decide.
 type Candidate struct {
 	Manual   bool // a user requested it
 	Begun    bool // it was dispatched before

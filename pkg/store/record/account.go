@@ -22,7 +22,7 @@ type Account struct {
 	// CutAt is zero unless the period has too many ended runs. Then it is the time of the last
 	// tick up to which they were read.
 	CutAt     task.Time
-	Unread    []Period      // ticks of which records may exist that were not read, because there are too many
+	Unread    []Period      // ticks whose records may exist but were not read, because there are too many
 	Broken    []string      // keys of records that cannot be read
 	Owner     *Owner        // nil: the shard never had an owner
 	Watermark *Watermark    // nil: absent or unreadable

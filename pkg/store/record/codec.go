@@ -176,7 +176,7 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 // not have.
 func hasUnknownFields(value []byte, t reflect.Type) bool {
 	known, found := fieldsOf(t), false
-	_ = eachField(value, func(r *reader, name []byte) { // a value that is no object has no fields
+	_ = eachField(value, func(r *reader, name []byte) { // a value that is not an object has no fields
 		of, knows := known[string(name)]
 		var raw []byte
 		raw, r.err = r.d.Raw()

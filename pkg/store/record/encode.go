@@ -160,13 +160,13 @@ func (w *writer) startElement() {
 	w.more = false
 }
 
-// endObject ends an object. What follows is another field or element of what is around it.
+// endObject ends an object. Another field or element of the enclosing value may follow.
 func (w *writer) endObject() {
 	w.out.ObjEnd()
 	w.more = true
 }
 
-// endList ends a list. What follows is another field of the object around it.
+// endList ends a list. Another field of the enclosing object may follow.
 func (w *writer) endList() {
 	w.out.ArrEnd()
 	w.more = true

@@ -445,7 +445,7 @@ func (k AccessKeys) AuditRecords() string { return k.root + "audit/" }
 // AuditRecord is the key of one audit record.
 func (k AccessKeys) AuditRecord(id string) string { return k.AuditRecords() + id }
 
-// AuditGaps is the prefix of the records of which audit records were removed. It sorts right before AuditRecords.
+// AuditGaps is the prefix of the records that say which audit records were removed. It sorts right before AuditRecords.
 func (k AccessKeys) AuditGaps() string { return k.root + "audit-gaps/" }
 
 // AuditGap is the key of one of these records.

@@ -27,7 +27,7 @@ type sessionHandlers struct {
 const (
 	newSessionAbout = "A session is a token for a browser. It may do what your token may, ends after eight hours or when your token does, and is not accepted after your token was deleted. " +
 		"A token has at most 20 sessions; another one ends the oldest. A session cannot create sessions. Only this answer contains the secret."
-	newLinkAbout = "A login link is a token that does nothing but become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest."
+	newLinkAbout = "A login link is a token that can only become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest."
 	useLinkAbout = "The credential of the request must be the secret of the login link. It is deleted in the transaction that creates the session."
 )
 

@@ -98,7 +98,7 @@ func (h *tokenHandlers) canSeeToken(c *httpapi.Call, v *authority.View, t *task.
 // requireToken refuses to create or delete a token unless the caller may.
 //
 // A token of somebody else gives the caller's deeds another name. So grant on bindings in namespaces is enough only
-// for services, which are no people: their tokens are the business of the namespaces that they work in. It is not
+// for services, which are not people: their tokens are the business of the namespaces that they work in. It is not
 // enough for a new token of a service that also has rights elsewhere: the administrators there have not agreed.
 func (h *tokenHandlers) requireToken(c *httpapi.Call, rights *httpapi.Rights, t *task.Token) error {
 	return rights.Check(func(v *authority.View) error {

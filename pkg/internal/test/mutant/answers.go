@@ -205,7 +205,7 @@ func isAdoption(k keysOf, op clientv3.Op) bool {
 	return len(then) == 1 && then[0].IsPut() && strings.HasPrefix(string(then[0].KeyBytes()), k.Runs()) && compares(k.Runs()) && compares(k.Nodes())
 }
 
-// openByRead opens shards without a write. The opening commit writes nothing but the watermark, and compares the
+// openByRead opens shards without a write. The opening commit writes only the watermark, and compares the
 // owner key and a node key. It becomes a read with the same comparisons. The worker takes the revision of the read
 // for that of the watermark, so later comparisons with it are translated back to the watermark's real revision.
 func openByRead(k keysOf) injector {
