@@ -13,8 +13,11 @@ import (
 // have. encoding/json encodes the fields of all other types.
 var encoded = []string{
 	"task.Run", "task.Waiting", "task.Assigned", "task.Attempt", "task.Unsent", "task.Usage", "task.AuditRecord", "task.AuditObject",
-	"record.Watermark",
+	"record.Watermark", "task.Action", "task.Process", "task.Noop",
 }
+
+// readOnly are those that are only read. An action is encoded once, for all runs of its task.
+var readOnly = []string{"task.Action", "task.Process", "task.Noop"}
 
 func isEncoded(name string) bool { return slices.Contains(encoded, name) }
 
@@ -34,13 +37,15 @@ func (t types) generateCodec() ([]byte, error) {
 		goType := strings.TrimPrefix(name, "record.")
 		short := name[strings.Index(name, ".")+1:]
 
-		fmt.Fprintf(&b, "\n// write%s writes the fields of a %s.\nfunc (w *writer) write%s(v *%s) {\n", short, goType, short, goType)
-		for _, f := range fields {
-			if f.codec != "-" && f.codec != "hand" {
-				b.WriteString(t.writeField(f))
+		if !slices.Contains(readOnly, name) {
+			fmt.Fprintf(&b, "\n// write%s writes the fields of a %s.\nfunc (w *writer) write%s(v *%s) {\n", short, goType, short, goType)
+			for _, f := range fields {
+				if f.codec != "-" && f.codec != "hand" {
+					b.WriteString(t.writeField(f))
+				}
 			}
+			b.WriteString("}\n")
 		}
-		b.WriteString("}\n")
 
 		fmt.Fprintf(&b, "\n// read%s reads a field of a %s. It returns false, and reads nothing, if the struct has no such field.\n"+
 			"func (r *reader) read%s(name []byte, v *%s) bool {\n", short, goType, short, goType)
@@ -123,6 +128,11 @@ func (t types) readFields(b *bytes.Buffer, fields []field) {
 		}
 	}
 
+	if cases == "" && len(skipped) == 0 {
+		b.WriteString("return false\n")
+		return
+	}
+
 	b.WriteString("switch string(name) {\n")
 	if len(skipped) > 0 {
 		fmt.Fprintf(b, "case %s:\nr.skipValue()\n", strings.Join(skipped, ", "))
@@ -144,6 +154,8 @@ func (t types) readField(f field) string {
 		return fmt.Sprintf("r.read%s(&%s)", kind, value)
 	case f.typ == "int":
 		return fmt.Sprintf("r.readInt(&%s)", value)
+	case f.typ == "[]string":
+		return fmt.Sprintf("r.readStrings(&%s)", value)
 	case f.typ == "*int":
 		return fmt.Sprintf("%s = new(int)\nr.readInt(%s)", value, value)
 	case f.typ == "*int64":

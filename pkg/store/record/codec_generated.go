@@ -153,15 +153,15 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 	case "created_by":
 		r.readString(&v.CreatedBy)
 	case "env_names":
-		r.readAny(&v.EnvNames)
+		r.readStrings(&v.EnvNames)
 	case "args":
-		r.readAny(&v.Args)
+		r.readStrings(&v.Args)
 	case "target_node":
 		r.readString(&v.TargetNode)
 	case "dismissed_by":
 		r.readString(&v.DismissedBy)
 	case "unenforced":
-		r.readAny(&v.Unenforced)
+		r.readStrings(&v.Unenforced)
 	case "usage":
 		readObject(r, &v.Usage, (*reader).readUsage)
 	case "last":
@@ -492,11 +492,11 @@ func (r *reader) readAuditObject(name []byte, v *task.AuditObject) bool {
 	case "hash":
 		r.readString(&v.Hash)
 	case "fields":
-		r.readAny(&v.Fields)
+		r.readStrings(&v.Fields)
 	case "changes":
 		r.readAny(&v.Changes)
 	case "namespaces":
-		r.readAny(&v.Namespaces)
+		r.readStrings(&v.Namespaces)
 	default:
 		return false
 	}
@@ -528,4 +528,71 @@ func (r *reader) readWatermark(name []byte, v *Watermark) bool {
 	}
 
 	return true
+}
+
+// readAction reads a field of a task.Action. It returns false, and reads nothing, if the struct has no such field.
+func (r *reader) readAction(name []byte, v *task.Action) bool {
+	switch string(name) {
+	case "process":
+		v.Process = new(task.Process)
+		readObject(r, v.Process, (*reader).readProcess)
+	case "http":
+		r.readAny(&v.HTTP)
+	case "noop":
+		v.Noop = new(task.Noop)
+		readObject(r, v.Noop, (*reader).readNoop)
+	default:
+		return false
+	}
+
+	return true
+}
+
+// readProcess reads a field of a task.Process. It returns false, and reads nothing, if the struct has no such field.
+func (r *reader) readProcess(name []byte, v *task.Process) bool {
+	switch string(name) {
+	case "command":
+		r.readStrings(&v.Command)
+	case "shell":
+		r.readString(&v.Shell)
+	case "stdin":
+		r.readAny(&v.Stdin)
+	case "env":
+		r.readAny(&v.Env)
+	case "env_from":
+		r.readAny(&v.EnvFrom)
+	case "dir":
+		r.readString(&v.Dir)
+	case "user":
+		r.readString(&v.User)
+	case "group":
+		r.readString(&v.Group)
+	case "groups":
+		r.readStrings(&v.Groups)
+	case "umask":
+		r.readString(&v.Umask)
+	case "nice":
+		r.readInt(&v.Nice)
+	case "ionice":
+		r.readString(&v.IONice)
+	case "no_new_privs":
+		r.readBool(&v.NoNewPrivs)
+	case "private_tmp":
+		r.readBool(&v.PrivateTmp)
+	case "scratch":
+		r.readBool(&v.Scratch)
+	case "limits":
+		r.readAny(&v.Limits)
+	case "enforce":
+		r.readString(&v.Enforce)
+	default:
+		return false
+	}
+
+	return true
+}
+
+// readNoop reads a field of a task.Noop. It returns false, and reads nothing, if the struct has no such field.
+func (r *reader) readNoop(name []byte, v *task.Noop) bool {
+	return false
 }

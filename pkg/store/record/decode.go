@@ -92,6 +92,26 @@ func (r *reader) readDuration(v *task.Duration) {
 	}
 }
 
+// readStrings reads a list of texts. As for encoding/json, an element that is null is empty.
+func (r *reader) readStrings(list *[]string) {
+	*list = []string{}
+	err := r.d.Arr(func(d *jx.Decoder) error {
+		text := ""
+		if d.Next() == jx.Null {
+			r.err = d.Null()
+		} else {
+			r.readString(&text)
+		}
+
+		*list = append(*list, text)
+
+		return r.err
+	})
+	if r.err == nil {
+		r.err = err
+	}
+}
+
 // readAny reads a field that is rare with encoding/json.
 func (r *reader) readAny(v any) {
 	var b []byte
@@ -210,7 +230,7 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 
 		switch string(name) {
 		case "action":
-			r.readAction(&v.Action)
+			readObject(r, &v.Action, (*reader).readAction)
 		case "kill_grace":
 			r.readDuration(&v.KillGrace)
 		case "retry":
@@ -223,21 +243,6 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	completeRun(&v.Run, true)
 
 	return err
-}
-
-// readAction reads an action. It decodes the no-op without reflection.
-func (r *reader) readAction(v *task.Action) {
-	var b []byte
-	if b, r.err = r.d.Raw(); r.err != nil {
-		return
-	}
-
-	if string(b) == noopJSON {
-		v.Noop = &task.Noop{}
-		return
-	}
-
-	r.err = json.Unmarshal(b, v)
 }
 
 // noopJSON is the encoding of the action that does nothing.

@@ -131,7 +131,12 @@ func DecodeAction(action []byte) (task.Action, error) {
 		return task.Action{Noop: &task.Noop{}}, nil
 	}
 
-	a, err := Decode[task.Action](action)
+	var a task.Action
+	err := eachField(action, func(r *reader, name []byte) {
+		if !r.readAction(name, &a) {
+			r.skipValue()
+		}
+	})
 	if err != nil {
 		return a, err
 	}
