@@ -70,9 +70,10 @@ cluster-down: ## Stop the local cluster; CLEAN=1 deletes its data
 	@bash scripts/cluster-down.sh $(NODES)
 
 .PHONY: docs
-docs: build ## Write the references of the command line and the HTTP API, and the tests of each guarantee, to build/docs
+docs: build ## Write the references of the command line, the HTTP API and the records, and the tests of each guarantee, to build/docs
 	@bash scripts/cli-docs.sh
 	@bash scripts/api-docs.sh
+	@go run ./scripts/records -page build/docs/records.md
 	@bash scripts/guarantees.sh
 
 .PHONY: deb

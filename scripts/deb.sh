@@ -81,7 +81,8 @@ install -m 644 docs/*.md "$doc/docs/"
 install -m 644 docs/how-to/*.md "$doc/docs/how-to/"
 CARILLON=$program bash scripts/cli-docs.sh "$doc/docs/cli.md" >/dev/null
 bash scripts/api-docs.sh "$doc/docs/api.md" >/dev/null
-chmod 644 "$doc"/docs/{cli,api}.md
+env -u GOARCH -u GOARM CGO_ENABLED=0 go run ./scripts/records -page "$doc/docs/records.md"
+chmod 644 "$doc"/docs/{cli,api,records}.md
 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' ./cmd/carillon | sort -u >"$doc/modules.txt"
 install -m 644 CHANGELOG.md "$doc/changelog"
 maintainer=${DEB_MAINTAINER:-The Carillon authors <carillonhq@users.noreply.github.com>}

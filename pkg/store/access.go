@@ -73,9 +73,7 @@ func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, fre
 
 // DisableSubject has a subject do nothing from now on.
 func (s Access) DisableSubject(ctx context.Context, subject string, now time.Time) error {
-	_, err := s.putAccess(ctx, s.keys.DisabledSubject(subject), 0, record.Encode(struct {
-		At task.Time `json:"at"`
-	}{task.At(now)}), now)
+	_, err := s.putAccess(ctx, s.keys.DisabledSubject(subject), 0, record.Encode(record.Timestamp{At: task.At(now)}), now)
 
 	return err
 }

@@ -284,7 +284,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{isAbsent(key)},
-		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
+		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(record.Timestamp{At: at}), clientv3.WithLease(lease.ID))},
 	})
 	// The record may exist, so its lease must not be revoked. If it does not, the lease expires.
 	if errors.Is(err, task.ErrUnknown) {

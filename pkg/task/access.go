@@ -18,7 +18,7 @@ type Role struct {
 	CreatedBy   string `json:"created_by,omitempty"`
 	UpdatedAt   Time   `json:"updated_at,omitzero"`
 	UpdatedBy   string `json:"updated_by,omitempty"`
-	Revision    int64  `json:"revision,omitempty" doc:"The value that If-Match compares."`
+	Revision    int64  `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
 // Rule allows each of its verbs on each of its kinds of objects. Rules only allow; nothing denies.
@@ -43,7 +43,7 @@ type Binding struct {
 	CreatedBy  string            `json:"created_by,omitempty"`
 	UpdatedAt  Time              `json:"updated_at,omitzero"`
 	UpdatedBy  string            `json:"updated_by,omitempty" doc:"Who wrote the binding last."`
-	Revision   int64             `json:"revision,omitempty" doc:"The value that If-Match compares."`
+	Revision   int64             `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
 // Namespace is the record of a namespace: tasks can be created only in a namespace that has
@@ -61,7 +61,7 @@ type Namespace struct {
 	CreatedBy   string   `json:"created_by,omitempty"`
 	UpdatedAt   Time     `json:"updated_at,omitzero"`
 	UpdatedBy   string   `json:"updated_by,omitempty"`
-	Revision    int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
+	Revision    int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
 // The kinds of tokens. A session and a login link have the token with which they were created as their parent, and end
@@ -236,7 +236,7 @@ type NodeLimit struct {
 	CreatedBy string   `json:"created_by,omitempty"`
 	UpdatedAt Time     `json:"updated_at,omitzero"`
 	UpdatedBy string   `json:"updated_by,omitempty"`
-	Revision  int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
+	Revision  int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
 // MaxNodeLimitLabels is the maximum number of entries in a NodeLimit.
@@ -253,7 +253,7 @@ type Secret struct {
 	CreatedAt  Time     `json:"created_at"`
 	UpdatedAt  Time     `json:"updated_at"`
 	UpdatedBy  string   `json:"updated_by,omitempty"`
-	Revision   int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
+	Revision   int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
 // The values of Secret.Change. The record of a deleted secret exists only so that a later secret of the same

@@ -89,14 +89,14 @@ type Node struct {
 	LeaseTTL Duration `json:"lease_ttl,omitzero"`
 	// IgnoredLabels are the labels that it announces although its NodeLimit does not allow them. Labels is without them.
 	// Not stored.
-	IgnoredLabels map[string]string `json:"ignored_labels,omitempty"`
+	IgnoredLabels map[string]string `json:"ignored_labels,omitempty" record:"-"`
 	// Stuck is the number of starts of attempts that hang, or could not be killed.
 	Stuck int `json:"stuck_starts,omitempty"`
 	// HandoverWithin limits how long its shards wait during a drain for their next owners to load them; 0 means
 	// the leader's default.
 	HandoverWithin Duration `json:"handover_within,omitempty"`
-	Shards         int      `json:"shards"`             // the number of its shards; not stored
-	Revision       int64    `json:"revision,omitempty"` // the create revision of its key, which identifies its session; not stored
+	Shards         int      `json:"shards" record:"-"`             // the number of its shards; not stored
+	Revision       int64    `json:"revision,omitempty" record:"-"` // the create revision of its key, which identifies its session; not stored
 }
 
 // Expiry is the expiration of one of a node's certificates.

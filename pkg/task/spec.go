@@ -248,7 +248,7 @@ type Task struct {
 	Change     string `json:"change,omitempty"` // what made this version: one of the Change constants
 	// Revision is the mod revision of the task's key, which --revision and If-Match compare. It is not part of
 	// the stored value.
-	Revision int64 `json:"revision,omitempty"`
+	Revision int64 `json:"revision,omitempty" record:"-"`
 }
 
 // Entry is the part of a task that the scheduler needs. It is stored in the task's shard, so that an owner

@@ -15,6 +15,7 @@ import (
 var packages = map[string]string{
 	"task":   "pkg/task",
 	"record": "pkg/store/record",
+	"store":  "pkg/store",
 	"ledger": "pkg/internal/ledger",
 }
 

@@ -308,9 +308,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 		return 0, err
 	}
 
-	var cleared struct {
-		At task.Time `json:"at"`
-	}
+	var cleared record.Timestamp
 	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.timeSince(cleared.At.Time) < clearedFor {
 		return 0, notAsFound("%s is younger than %s; a node may still wait for it", request.Key, clearedFor.Round(time.Hour))
 	}

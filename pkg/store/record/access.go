@@ -14,6 +14,11 @@ type Token struct {
 	Hash string `json:"hash"` // SHA-256 of the secret, hexadecimal
 }
 
+// Timestamp is the record of what holds since an instant: a subject is disabled, or no process of an instance is left.
+type Timestamp struct {
+	At task.Time `json:"at"`
+}
+
 // Fence is the value of the fence's key. Only the key's mod revision matters; the value
 // limits how often the fence may be written.
 type Fence struct {

@@ -18,9 +18,11 @@
 // JSON name of a field and omitempty apply as for encoding/json. A struct tag "record" says in
 // what a field differs:
 //
-//	record:"-"     no record contains the field: its key does, or only memory
+//	record:"-"     no record contains the field: its key does, or only answers of the API
 //	record:"word"  the value is nearly always a state or a trigger, and is not copied
 //	record:"hand"  this package encodes the field by hand
+//
+// make docs generates a page of all keys and fields from the structs.
 package record
 
 //go:generate go run ../../../scripts/records -root ../../.. -codec codec_generated.go
