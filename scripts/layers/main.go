@@ -110,6 +110,7 @@ var modules = []struct {
 	tests             bool // the rule also applies to tests
 	why               string
 }{
+	{"go.etcd.io/etcd/server/v3/embed", "", false, "embed brings tracing, a gateway and listeners that an agent does not use; embedded starts etcdserver"},
 	{"go.etcd.io/etcd/server/", "pkg/kv/embedded", false, "only kv/embedded runs an etcd"},
 	{"go.etcd.io/", "pkg/kv pkg/kv/embedded pkg/kv/kvmem pkg/store pkg/store/etcdadmin pkg/store/eventlog pkg/store/events pkg/store/record " +
 		"election pkg/daemon pkg/daemon/auditlog pkg/daemon/datadir pkg/daemon/etcdhistory pkg/internal/audit pkg/internal/authority pkg/bench",

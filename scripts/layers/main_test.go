@@ -49,7 +49,8 @@ func TestCheckPackages_FindsWhatBreaksARule(t *testing.T) {
 		{name: "etcd's client elsewhere", pkg: "pkg/scheduler", imports: "go.etcd.io/etcd/client/v3", want: "only kv, store, election"},
 		{name: "etcd's client below a package that may use it", pkg: "pkg/daemon/systemd", imports: "go.etcd.io/etcd/client/v3", want: "only kv, store, election"},
 		{name: "etcd's client in tests", pkg: "pkg/scheduler", tests: "go.etcd.io/etcd/client/v3"},
-		{name: "etcd's server", pkg: "pkg/kv", imports: "go.etcd.io/etcd/server/v3/embed", want: "only kv/embedded runs an etcd"},
+		{name: "etcd's server", pkg: "pkg/kv", imports: "go.etcd.io/etcd/server/v3/etcdserver", want: "only kv/embedded runs an etcd"},
+		{name: "etcd's server with all that the command adds", pkg: "pkg/kv/embedded", imports: "go.etcd.io/etcd/server/v3/embed", want: "tracing, a gateway and listeners"},
 		{name: "etcd's server in tests", pkg: "pkg/scheduler", tests: "pkg/kv/embedded/embeddedtest", want: "tests start etcd as a process"},
 		{name: "another cron, also in tests", pkg: "pkg/scheduler", tests: "github.com/robfig/cron/v3", want: "only schedule imports robfig/cron"},
 

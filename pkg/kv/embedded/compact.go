@@ -17,7 +17,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 	defer t.Stop()
 
 	ages := revisionAges{keep: s.cfg.CompactionAge}
-	ages.addSample(time.Now(), s.etcd.Server.KV().Rev())
+	ages.addSample(time.Now(), s.etcd.KV().Rev())
 	var growth growthGate
 
 	for {
@@ -29,12 +29,12 @@ func (s *Server) runCompaction(ctx context.Context) {
 		case <-t.C:
 		}
 
-		now, rev := time.Now(), s.etcd.Server.KV().Rev()
+		now, rev := time.Now(), s.etcd.KV().Rev()
 		ages.addSample(now, rev)
 
 		// While the data use less than half of the quota, younger revisions are kept, too, so that events can be read, and
 		// large data are compacted less often.
-		upTo, size := rev-s.cfg.CompactionRetention, s.etcd.Server.Backend().SizeInUse()
+		upTo, size := rev-s.cfg.CompactionRetention, s.etcd.Backend().SizeInUse()
 		worth := growth.addSize(size)
 		if size <= s.cfg.QuotaBytes/2 {
 			upTo = min(upTo, ages.oldestKept(now))
@@ -43,7 +43,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 			}
 		}
 
-		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
+		if upTo <= 0 || s.etcd.Leader() != s.etcd.MemberID() {
 			continue
 		}
 

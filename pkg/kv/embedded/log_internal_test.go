@@ -21,14 +21,11 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	clock := stoppedClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s := &Server{cfg: Config{Dir: t.TempDir(), Name: "n1", Logger: zap.New(core, zap.WithClock(clock))}}
 
-	conf := s.embedConfig()
-	if err := conf.ZapLoggerBuilder(conf); err != nil {
-		t.Fatal(err)
-	}
+	log := s.serverConfig().Logger
 
 	const flood = 4000
 	for range flood {
-		conf.GetLogger().Warn("failed to publish local member to cluster through raft", zap.Error(fmt.Errorf("too many requests")))
+		log.Warn("failed to publish local member to cluster through raft", zap.Error(fmt.Errorf("too many requests")))
 	}
 
 	if n := logs.Len(); n != sampleLines {
@@ -36,11 +33,11 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	}
 
 	for range 2 * sampleLines {
-		conf.GetLogger().Warn("simple token is not cryptographically signed") // messages that are dropped as noise are not counted
+		log.Warn("simple token is not cryptographically signed") // messages that are dropped as noise are not counted
 	}
 
 	// Other messages of etcd pass, with the number of suppressed ones.
-	conf.GetLogger().Warn("apply request took too long")
+	log.Warn("apply request took too long")
 	last := logs.All()[logs.Len()-1]
 	if last.Message != "apply request took too long" || last.ContextMap()["suppressed"] != int64(flood-sampleLines) {
 		t.Errorf("%s %v", last.Message, last.ContextMap())
@@ -50,7 +47,7 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 		t.Errorf("reported although nothing was suppressed: %v", logs.All()[logs.Len()-1])
 	}
 
-	conf.GetLogger().Warn("failed to publish local member to cluster through raft")
+	log.Warn("failed to publish local member to cluster through raft")
 	s.etcdLog.logSuppressed()
 
 	if last := logs.All()[logs.Len()-1]; last.ContextMap()["suppressed"] != int64(1) || last.Level != zap.WarnLevel {

@@ -80,7 +80,7 @@ func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 // other members to become ready.
 func (p *peerServer) serve() {
 	p.http = &http.Server{
-		Handler:     p.membersOnly(etcdhttp.NewPeerHandler(p.etcd.etcd.GetLogger(), p.etcd.etcd.Server)),
+		Handler:     p.membersOnly(etcdhttp.NewPeerHandler(p.etcd.etcdLog.Logger, p.etcd.etcd)),
 		ReadTimeout: peerReadTimeout, ReadHeaderTimeout: peerHeaderTimeout,
 		ErrorLog: log.New(handshakeLog{p}, "", 0),
 	}
@@ -136,7 +136,7 @@ func (p *peerServer) allowsNonMembers(r *http.Request) bool {
 	}
 
 	id, err := types.IDFromString(path.Base(r.URL.Path))
-	return err == nil && strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") && p.etcd.etcd.Server.IsIDRemoved(uint64(id))
+	return err == nil && strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") && p.etcd.etcd.IsIDRemoved(uint64(id))
 }
 
 // isServer reports whether a certificate is valid for a server of any host.
@@ -159,7 +159,7 @@ func (p *peerServer) isMember(c *x509.Certificate) bool {
 // adds no member while another one is unavailable. Before this member knows any, it uses the members of the
 // configuration, which create the cluster together.
 func (p *peerServer) memberURLs() (urls []string) {
-	for _, m := range p.etcd.etcd.Server.Cluster().Members() {
+	for _, m := range p.etcd.etcd.Cluster().Members() {
 		urls = append(urls, m.PeerURLs...)
 	}
 

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
-	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/rafthttp"
@@ -163,7 +163,7 @@ func compareBool(a, b bool) int {
 }
 
 // withPeers adds the settings of a member of several to c, and binds the peer port.
-func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
+func (s *Server) withPeers(ctx context.Context, c *config.ServerConfig) error {
 	p := s.cfg.Peers
 	own, err := url.Parse(p.Members[s.cfg.Name])
 	if err != nil || own.Host == "" {
@@ -182,12 +182,11 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	}
 
 	// etcd itself opens no listener: peerServer serves its handler.
-	c.AdvertisePeerUrls = []url.URL{*own}
+	c.PeerURLs = types.URLs{*own}
 	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tlsInfo(), peerCatchUpEntries
-	c.TlsMinVersion = string(tlsutil.TLSVersion13) // without it, etcd sets PeerTLSInfo back to 1.2
 	members := p.Members
 	if p.Join {
-		c.ClusterState = embed.ClusterStateFlagExisting
+		c.NewCluster = false
 
 		// A member with data has the list of members in them, and ignores the configured one.
 		if !s.hasData() {
@@ -197,12 +196,9 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 		}
 	}
 
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		list = append(list, name+"="+members[name])
+	if c.InitialPeerURLsMap, err = types.NewURLsMapFromStringMap(members, ","); err != nil {
+		return fmt.Errorf("the URLs of the members: %w", err)
 	}
-
-	c.InitialCluster = strings.Join(list, ",")
 
 	return nil
 }
@@ -294,13 +290,13 @@ func (s *Server) explainError(err error) error {
 		}
 	}
 
-	if s.etcd == nil || s.etcd.Server == nil {
+	if s.etcd == nil {
 		return err
 	}
 
 	// It is the same cluster, and this member is not in it any more. The member itself may have applied its removal
 	// before a member that answers has, or only the others know of it.
-	own, id := s.etcd.Server.Cluster(), s.etcd.Server.MemberID()
+	own, id := s.etcd.Cluster(), s.etcd.MemberID()
 	if own.Member(id) == nil || rerr == nil && remote.ID() == own.ID() && remote.Member(id) == nil {
 		return fmt.Errorf("member %s has been removed from its cluster: to add it again, delete %s, run "+
 			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
@@ -314,21 +310,21 @@ func (s *Server) explainError(err error) error {
 // this check, Start would wait for its own members without limit.
 func (s *Server) checkForeignData() error {
 	remote, err := s.remoteCluster()
-	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
+	if err != nil || remote.ID() == s.etcd.Cluster().ID() {
 		return nil
 	}
 
 	return fmt.Errorf("the members at %s belong to another etcd cluster (%s) than the data in this directory (%s): "+
 		"either the directory is wrong, or --initial-cluster, which must be the same on all agents that start together",
-		strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
+		strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), remote.ID(), s.etcd.Cluster().ID())
 }
 
 // promoteSelf waits until this member is a voting member. A member that joins an existing cluster is a learner until
 // it has caught up.
 func (s *Server) promoteSelf(ctx context.Context) error {
-	for told := time.Now(); s.etcd.Server.IsLearner(); {
+	for told := time.Now(); s.etcd.IsLearner(); {
 		// etcd refuses the promotion until the learner has nearly the whole log of the leader.
-		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
+		_, err := s.etcd.PromoteMember(ctx, uint64(s.etcd.MemberID()))
 		if err == nil {
 			s.cfg.Logger.Info("caught up, and votes", zap.String("member", s.cfg.Name))
 			return nil
@@ -354,7 +350,7 @@ func (s *Server) compareMembers() {
 	}
 
 	var known []string
-	for _, m := range s.etcd.Server.Cluster().Members() {
+	for _, m := range s.etcd.Cluster().Members() {
 		known = append(known, m.Name+"="+strings.Join(m.PeerURLs, ","))
 	}
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"os"
@@ -14,9 +15,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
-	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/config"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
@@ -93,7 +98,7 @@ var errStopped = errors.New("it stopped while starting")
 type Server struct {
 	cfg     Config
 	lock    *fileutil.LockedFile // the lock of the data directory
-	etcd    *embed.Etcd
+	etcd    *etcdserver.EtcdServer
 	client  *kv.Client     // the client inside the process
 	grpc    *grpc.Server   // serves the clients outside of the process
 	wg      sync.WaitGroup // the goroutines that serve, and the one that waits for the end of etcd
@@ -139,17 +144,19 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 
-	conf := s.embedConfig()
+	conf := s.serverConfig()
 
 	if cfg.Peers != nil {
-		if err := s.withPeers(ctx, conf); err != nil {
+		if err := s.withPeers(ctx, &conf); err != nil {
 			return nil, err
 		}
 	}
 
-	if s.etcd, err = embed.StartEtcd(conf); err != nil {
+	if s.etcd, err = etcdserver.NewServer(conf); err != nil {
 		return nil, s.explainError(err)
 	}
+
+	s.etcd.Start()
 
 	// The members need each other to become ready, so the peer port is served before that.
 	if s.peers != nil {
@@ -165,7 +172,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 	s.etcdLog.logSuppressed()
 	s.compareMembers()
-	s.client = kv.Wrap(inProcess(s.etcd.Server), 0)
+	s.client = kv.Wrap(inProcess(s.etcd), 0)
 	s.serveClients()
 	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.endCompacting = end
@@ -227,7 +234,7 @@ func (s *Server) close() error {
 	}
 
 	if s.etcd != nil {
-		s.etcd.Close()
+		s.etcd.Stop()
 	}
 
 	if s.peers != nil {
@@ -306,52 +313,68 @@ func privateDir(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// embedConfig returns the configuration of a member without any listener of etcd itself. The peer listener of etcd,
-// given the path of a socket, would open an abstract socket, to which every user of the host can connect. The client
-// listener of etcd takes seven seconds to stop while a client watches.
-func (s *Server) embedConfig() *embed.Config {
-	c := embed.NewConfig()
-	c.Name, c.Dir = s.cfg.Name, s.cfg.Dir
-	c.QuotaBackendBytes = s.cfg.QuotaBytes
-	c.SnapshotCatchUpEntries, c.SnapshotCount = catchUpEntries, snapshotEntries
+// serverConfig returns the configuration of a server without other members. Literals without a comment are the defaults
+// of the etcd command.
+//
+// The command and its package embed are not used: they add tracing, a gateway for JSON and listeners. Their peer listener,
+// given the path of a socket, would open an abstract socket, to which every user of the host can connect. Their client
+// listener takes seven seconds to stop while a client watches.
+func (s *Server) serverConfig() config.ServerConfig {
+	c := config.ServerConfig{
+		Name: s.cfg.Name, DataDir: s.cfg.Dir,
+		PeerURLs:           types.URLs{{Scheme: "unix", Host: "no-peers"}},
+		InitialPeerURLsMap: types.URLsMap{s.cfg.Name: {{Scheme: "unix", Host: "no-peers"}}},
+		NewCluster:         true, InitialClusterToken: "etcd-cluster",
+
+		SnapshotCount: snapshotEntries, SnapshotCatchUpEntries: catchUpEntries,
+		MaxSnapFiles: 5, MaxWALFiles: 5,
+		BackendFreelistType: bbolt.FreelistMapType, QuotaBackendBytes: s.cfg.QuotaBytes,
+		AutoCompactionMode: "periodic", // without a retention, it does nothing (see runCompaction)
+
+		TickMs: 100, ElectionTicks: 10, InitialElectionTickAdvance: true, PreVote: true,
+		StrictReconfigCheck: true, MaxLearners: 1,
+		CompactHashCheckTime: time.Minute, DowngradeCheckTime: 5 * time.Second,
+
+		MaxTxnOps: 128, MaxRequestBytes: 1.5 * 1024 * 1024, MaxConcurrentStreams: math.MaxUint32,
+		AuthToken: "simple", TokenTTL: 300, BcryptCost: 10,
+
+		// etcd logs the whole request with its warnings about slow requests. A request of group commit has a hundred
+		// kilobytes, and the warnings would come when the machine is overloaded already.
+		WarningApplyDuration: slowRequest, WarningUnaryRequestDuration: slowRequest,
+		V2Deprecation: config.V2DeprDefault, Metrics: "basic",
+	}
+
 	if s.cfg.Tick > 0 {
 		c.TickMs = uint(s.cfg.Tick.Milliseconds())
 	}
 
 	if s.cfg.Election > 0 {
-		c.ElectionMs = uint(s.cfg.Election.Milliseconds())
+		c.ElectionTicks = int(uint(s.cfg.Election.Milliseconds()) / c.TickMs)
 	}
 
 	if s.cfg.PasswordCost > 0 {
 		c.BcryptCost = s.cfg.PasswordCost
 	}
 
-	// etcd logs the whole request with its warnings about slow requests. A request of group commit has a hundred kilobytes,
-	// and the warnings would come when the machine is overloaded already.
-	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
-	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
-	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "no-peers"}}
-	c.InitialCluster = s.cfg.Name + "=" + noPeersURL
-	c.AdvertiseClientUrls = nil
 	for _, l := range s.listen {
 		if u, err := url.Parse(l.endpoint); err == nil {
-			c.AdvertiseClientUrls = append(c.AdvertiseClientUrls, *u)
+			c.ClientURLs = append(c.ClientURLs, *u)
 		}
 	}
 
-	// Drop the messages of a new member about a port, a log-in, a schema and a first election, which are as intended. Also
+	// Drop the messages of a new member about a log-in, a schema and a first election, which are as intended. Also
 	// drop the messages of each connection when a peer appears or disappears: "peer became inactive" is sufficient.
 	s.etcdLog = newSampled(s.cfg.Logger)
 	s.etcdLog.Logger = kv.QuietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
-		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
 		"since there are still pending configuration changes to apply",
 		"Failed to detect schema version", "failed to update storage version",
 		"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.",
 		"lost TCP streaming connection with remote peer", "closed TCP streaming connection with remote peer",
 		"prober detected unhealthy status", "failed to find remote peer in cluster",
-		"skipped attributes update of removed member", "setting up serving from embedded etcd failed.")
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.etcdLog.Logger)
+		"skipped attributes update of removed member")
+	c.Logger = s.etcdLog.Logger
+	c.ServerFeatureGate = features.NewDefaultServerFeatureGate(s.cfg.Name, c.Logger)
 
 	return c
 }
@@ -359,7 +382,7 @@ func (s *Server) embedConfig() *embed.Config {
 // serveClients serves the clients outside of the process on the listeners of Config.ListenClient, and watches for
 // an end of etcd.
 func (s *Server) serveClients() {
-	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
+	s.grpc = v3rpc.Server(s.etcd, nil, nil,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// Close waits for connections that are still in their handshake, by default up to two minutes.
 		grpc.ConnectionTimeout(helloTimeout))
@@ -372,7 +395,7 @@ func (s *Server) serveClients() {
 	}
 
 	s.wg.Go(func() {
-		<-s.etcd.Server.StopNotify()
+		<-s.etcd.StopNotify()
 
 		select {
 		case <-s.done: // by Close

@@ -234,9 +234,9 @@ func (s *Server) untilReady(ctx context.Context) error {
 
 	for {
 		select {
-		case <-s.etcd.Server.ReadyNotify():
+		case <-s.etcd.ReadyNotify():
 			return nil
-		case <-s.etcd.Server.StopNotify():
+		case <-s.etcd.StopNotify():
 			return s.explainError(errStopped)
 		case <-ctx.Done():
 			return context.Cause(ctx)
