@@ -180,7 +180,7 @@ func benchNode(name string) task.Node {
 		Labels: map[string]string{"node": name}}
 }
 
-// BenchmarkLongQueue measures what an event costs the owner of a task of which many manual runs wait for the active
+// BenchmarkLongQueue measures what an event costs the owner of a task with many manual runs that wait for the active
 // one.
 func BenchmarkLongQueue(b *testing.B) {
 	for _, n := range []int{10, 100, task.MaxManualWaiting} {

@@ -113,7 +113,7 @@ func (h *testWorker) runs(name string, first, last int, states ...task.State) {
 	h.see()
 }
 
-// keeps is a history that keeps so many records.
+// keeps is a history that keeps the given number of records.
 func keeps(n int) task.History { return task.History{Keep: n, Record: task.RecordAll} }
 
 // One revision deletes the records from the history and writes the chunk.
@@ -428,7 +428,7 @@ func TestFold_WithoutLedger(t *testing.T) {
 	}
 }
 
-// wantComplete checks that each tick of which the ledger says that it is complete is in the history or in the ledger. Ticks are
+// wantComplete checks that each tick for which the ledger claims to be complete is in the history or in the ledger. Ticks are
 // 15 minutes apart. Those for which hasEnded returns false have no record yet. It returns the number of the first tick from which
 // on the ledger is complete; 0 if it is not complete since any.
 func (w *world) wantComplete(name string, ticks int, hasEnded func(int) bool) (first int) {

@@ -24,7 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// These variables change what TestLedger_WhyAgreesWithEveryRecord does: with whyDaysEnv, all tasks live for so many days and
+// These variables change what TestLedger_WhyAgreesWithEveryRecord does: with whyDaysEnv, all tasks live for that many days and
 // are asked about 1,000 times; whySeedEnv is the seed. The etcd in memory remembers all changes: thirty days take some 4 GB.
 const (
 	whyDaysEnv = "CARILLON_LEDGER_WHY_DAYS"
@@ -181,7 +181,7 @@ func (c *chronicle) ask(w *world, q explain.Question, from, to time.Time) task.A
 	return explain.For(f, q)
 }
 
-// askAll asks about random seconds, of which half are ticks, and about ranges. It returns how many answers were exact, and
+// askAll asks about random seconds, half of which are ticks, and about ranges. It returns how many answers were exact, and
 // for the others what they say is not known.
 func (c *chronicle) askAll(w *world, random *rand.Rand, questions int) (exact int, unknown map[string]int) {
 	w.Helper()
@@ -292,7 +292,7 @@ func (c *chronicle) judgeRange(w *world, from, to int64, a task.Answer) bool {
 	return isExact
 }
 
-// checkComplete checks that each tick of which the ledger says that it is complete is in the ledger or in the history. It
+// checkComplete checks that each tick for which the ledger claims to be complete is in the ledger or in the history. It
 // returns the time since which it is, in seconds.
 func (c *chronicle) checkComplete(w *world) (since float64, ok bool) {
 	w.Helper()
@@ -526,7 +526,7 @@ func TestLedger_WhyAgreesWithEveryRecord(t *testing.T) {
 		schedule string
 		interval float64
 		steps    int
-		calm     int           // something happens every so many steps
+		calm     int           // the number of steps between events
 		memory   time.Duration // of the ledger; 0: the default
 	}{
 		"by the minute":                 {"* * * * *", 60, minutes, 60, 0},

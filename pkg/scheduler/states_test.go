@@ -262,7 +262,7 @@ func (h *testWorker) agree() {
 	h.boardAgrees(want)
 }
 
-// boardAgrees compares the lists and counts of the board with the records. It returns the failing tasks of which the board
+// boardAgrees compares the lists and counts of the board with the records. It returns the failing tasks that the board
 // does not know how they have failed.
 func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 	h.world.Helper()

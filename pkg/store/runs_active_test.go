@@ -130,7 +130,7 @@ func TestActiveKeysOf_DoesNotReadAllInboxes(t *testing.T) {
 
 	for i := range 4 {
 		node := fmt.Sprint("n", i)
-		w.putNode(node, 250*(i%2)) // half of them have not yet said that they have so many
+		w.putNode(node, 250*(i%2)) // half of them have not yet announced as many
 		for k := range 250 {
 			w.put(w.keys.Run(node, record.Ref{Namespace: "x", Name: fmt.Sprint("other", k), Shard: k % 5}, "r"), "{}")
 		}

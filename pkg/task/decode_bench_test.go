@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkDecodeSpec measures how a task is decoded that a client has sent with all fields, and one of which a user wrote
+// BenchmarkDecodeSpec measures how a task is decoded that a client has sent with all fields, and one in which a user wrote
 // few.
 func BenchmarkDecodeSpec(b *testing.B) {
 	complete := Defaults()

@@ -258,8 +258,8 @@ func TestAdministrators_DescendantsThatLeaveASubreaperAreNone(t *testing.T) {
 	}
 }
 
-// A process in the control group of an attempt is none, even if it has left its parents, and whichever daemon has started
-// the attempt.
+// A process in the control group of an attempt is not an administrator, even if it has left its parents, and whichever
+// daemon has started the attempt.
 //
 // Verifies: G39
 func TestAdministrators_ProcessesInGroupsOfAttemptsAreNone(t *testing.T) {

@@ -198,7 +198,7 @@ func TestAccessAudit_NamesTheInputOfATrigger(t *testing.T) {
 	}
 }
 
-// The audit record of a freeze says of which namespace, and its administrators see it.
+// The audit record of a freeze names its namespace, and the administrators of the namespace see it.
 func TestAccessAudit_NamesTheFrozenNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.bind("user:nina", "namespace-admin", "prod")

@@ -85,7 +85,7 @@ func TestAsk_OwnersLearnWhatTheCallerHasWritten(t *testing.T) {
 	must(t, err)
 	wrote(c)
 
-	// What was written through another node is told by the caller.
+	// The caller says what it has written through another node.
 	shard := ref("default", "elsewhere").Shard
 	want[shard] = max(want[shard], 1<<40)
 	if got := lists(ann, fmt.Sprintf("sort=next&min_revision=default/elsewhere@%d", 1<<40)); !maps.Equal(got, want) {

@@ -23,7 +23,7 @@ type usage struct {
 	oldest                 time.Duration // what the newest MaxChunks chunks cover
 }
 
-// foldTask folds the runs of a task for some time, of which a share fails, and returns what its ledger has at the end.
+// foldTask folds the runs of a task for some time, some of which fail, and returns what its ledger has at the end.
 func foldTask(period, long time.Duration, failures float64) usage {
 	r := rand.New(rand.NewPCG(1, 2))
 	inFold := 5

@@ -213,7 +213,7 @@ func TestRow_IsOverdueTwoSecondsAfterItsTickWasDue(t *testing.T) {
 	}
 }
 
-// splitsOf asks all shards for the names of one in so many tasks.
+// splitsOf asks all shards for every n-th name.
 func splitsOf(shards []*Index, every int, f Filter) []string {
 	scan := NewScan(&Query{Filter: f, Splits: every}, "n1")
 	for i, x := range shards {

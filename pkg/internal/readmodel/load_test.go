@@ -63,7 +63,7 @@ func sumOf(l Load) (sum float64) {
 	return sum
 }
 
-// loadTimings are schedules of which the ticks of all tasks are known exactly.
+// loadTimings are schedules whose ticks are known exactly for all tasks.
 var loadTimings = rapid.Custom(func(t *rapid.T) task.Timing {
 	n := rapid.IntRange(0, 59).Draw(t, "n")
 	exprs := rapid.SampledFrom([]task.Schedules{

@@ -45,7 +45,7 @@ func TestStats_CountTheLedger(t *testing.T) {
 
 	got := sumWithLedger(task.History{}, time.Time{}, false)
 
-	// 100 successes, 30 exceptions in the hour of which one was missed, one killed, six requested, and one in the history.
+	// 100 successes, 30 exceptions in the hour (one missed, one killed, six requested), and one in the history.
 	rate, one := 105.0/137, 1
 	if got.Runs != 137 || *got.SuccessRate != rate || got.Retries != 0 || got.Duration.Count != 1 || len(got.Recent) != 1 {
 		t.Errorf("%s", asJSON(got))

@@ -115,7 +115,7 @@ func TestStats_QuantilesAgreeWithCounting(t *testing.T) {
 		values := rapid.SliceOfN(rapid.Int64Range(0, 1000), 1, 300).Draw(t, "values")
 		got := quantilesOf(slices.Clone(values))
 
-		// The smallest of the values that at least so many percent do not exceed.
+		// The smallest of the values that at least this percentage does not exceed.
 		count := func(percent float64) int64 {
 			least := int64(math.MaxInt64)
 			for _, v := range values {

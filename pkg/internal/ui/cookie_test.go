@@ -110,7 +110,7 @@ func TestSession_RenewsThePlainCookie(t *testing.T) {
 	}
 }
 
-// Any node of the cluster continues a session, and no node a session of which it learns late that it is idle.
+// Any node of the cluster continues a session, and no node continues a session that has become idle without its knowledge.
 func TestSession_IsIdleAtAllNodes(t *testing.T) {
 	w := newWorld(t)
 	other, err := New(Config{API: w.API("node-b", nil), Access: w.Keeper, Key: w.Store.LoginKey, Cluster: w.Record.ID, Node: "node-b", Now: w.Clock.Now})

@@ -331,7 +331,7 @@ func (w *world) countLists() func() int {
 	}
 }
 
-// If the rights of a viewer change, its stream begins anew with what it may read now. If its credential ends, the stream
+// If the rights of a viewer change, its stream starts over with what it may read now. If its credential ends, the stream
 // ends.
 func TestLive_FollowsRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -109,7 +109,7 @@ func TestNow_IsCalm(t *testing.T) {
 	w := newWorld(t)
 	w.create("prod", "web")
 	w.boardOf(func(*readmodel.NodeAnswer) {})
-	w.Bind("user:bob", "operator", "prod") // the cluster of the test has no leader, of which bob is not told
+	w.Bind("user:bob", "operator", "prod") // the cluster of the test has no leader; bob does not see this
 	bob := w.as("user:bob")
 
 	want(t, bob.page("/ui"), "Nothing needs you", "As of ", "No tick is due", "Nothing runs at the moment")

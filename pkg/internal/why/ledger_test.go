@@ -63,7 +63,7 @@ func exits(n int) func(*task.Run) {
 
 func timesOut(r *task.Run) { r.Reason = task.ReasonTimeout }
 
-// failingHour is a task of which every third tick from 05:01 to 05:58 failed or exceeded its timeout.
+// failingHour is a task that failed or exceeded its timeout at every third tick from 05:01 to 05:58.
 func failingHour() *world {
 	w := perMinute()
 	for m := 1; m < 60; m += 3 {

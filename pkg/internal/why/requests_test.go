@@ -14,7 +14,7 @@ func requests(overlap string) *world {
 	})
 }
 
-// unsent makes a run one of which attempts were not sent.
+// unsent makes a run one with attempts that were not sent.
 func unsent(r *task.Run) {
 	r.Reason, r.Attempt, r.NotBefore, r.NotBeforeBy = task.ReasonTarget, 8, task.At(at("12:00:12")), task.NotBeforeByTarget
 	r.Unsent = &task.Unsent{Count: 7, First: task.At(at("11:58:11")), Last: task.At(at("11:59:50")), Node: "n2", Message: "nothing was sent: connection refused"}

@@ -550,7 +550,7 @@ func BenchmarkWriter_Tick(b *testing.B) {
 	}
 }
 
-// Lists of the newest runs are made of the runs in the history of which the owner has learned since it loaded the shard.
+// Lists of the newest runs are made of the runs in the history that the owner has learned of since it loaded the shard.
 func TestWriter_RemembersRunsSinceTheLoad(t *testing.T) {
 	w := NewWriter()
 	a := newTask(1)
@@ -630,7 +630,7 @@ func textOf(r *readmodel.Runs) string {
 	return text.String()
 }
 
-// A row lists the attempts of a task as if all of them were listed anew, whatever has changed, and a list that was passed on
+// A row lists the attempts of a task as if all of them were listed again, whatever has changed, and a list that was passed on
 // does not change.
 func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

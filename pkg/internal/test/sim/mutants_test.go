@@ -16,7 +16,7 @@ import (
 
 // detection describes how a mutant is to be detected.
 type detection struct {
-	by []string // guarantees, of which the mutant must break one
+	by []string // guarantees; the mutant must break one of them
 	in scenario
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Long output of which the node has stored only the beginning ends with the last lines, and the page says what is missing.
+// Long output that the node has stored only in part ends with the last lines, and the page says what is missing.
 func TestRun_OutputBeyondTheLimit(t *testing.T) {
 	createTask(t, "writes-much", func(s *task.Spec) {
 		s.Output.Limit = 64 << 10
