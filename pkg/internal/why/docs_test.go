@@ -1,6 +1,7 @@
 package why_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -9,15 +10,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The lists in docs/why.md match the closed lists, entry by entry.
+var update = flag.Bool("update", false, "write the lists in docs/why.md anew")
+
+// The page lists every reason and every verdict, with their meanings.
 func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/why.md")
+	const file = "../../../docs/why.md"
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	var reasons, verdicts strings.Builder
 
+	reasons.WriteString("| reason | states | because |\n|---|---|---|\n")
 	for _, r := range task.Reasons() {
 		states := make([]string, len(r.States))
 		for i, s := range r.States {
@@ -26,14 +31,30 @@ func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 		fmt.Fprintf(&reasons, "| `%s` | %s | %s |\n", r.Name, strings.Join(states, ", "), r.Means)
 	}
 
+	verdicts.WriteString("| verdict | means |\n|---|---|\n")
 	for _, v := range task.Verdicts() {
 		fmt.Fprintf(&verdicts, "| `%s` | %s |\n", v.Verdict, v.Means)
 	}
 
-	for _, list := range []string{"| reason | states | because |\n|---|---|---|\n" + reasons.String() + "\n", "| verdict | means |\n|---|---|\n" + verdicts.String() + "\n"} {
-		if !strings.Contains(string(b), list) {
-			t.Errorf("docs/why.md does not have just this list:\n%s", list)
+	want := string(b)
+	for name, list := range map[string]string{"reasons": reasons.String(), "verdicts": verdicts.String()} {
+		before, rest, begins := strings.Cut(want, "<!-- "+name+" -->\n")
+		_, after, ends := strings.Cut(rest, "<!-- end of "+name+" -->\n")
+		if !begins || !ends {
+			t.Fatalf("%s has no place for the %s", file, name)
 		}
+
+		want = before + "<!-- " + name + " -->\n" + list + "<!-- end of " + name + " -->\n" + after
+	}
+
+	switch {
+	case want == string(b):
+	case *update:
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error("the lists in docs/why.md do not agree with the code; run go test ./pkg/internal/why -run Docs -update")
 	}
 }
 
