@@ -38,6 +38,10 @@ mkdir -p build
 CGO_ENABLED=0 go build -o build/test-etcd ./pkg/internal/test/etcd
 export CARILLON_TEST_ETCD=$root/build/test-etcd
 
+# A test that has read this variable runs again if the program has changed, also if its result is cached.
+CARILLON_TEST_ETCD_ID=$(go tool buildid build/test-etcd)
+export CARILLON_TEST_ETCD_ID
+
 # long_tests prints "DIRECTORY TEST" for each test that calls testing.Short. A test must call it
 # directly: if a helper did, neither target would run the test.
 long_tests() {

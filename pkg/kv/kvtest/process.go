@@ -15,8 +15,12 @@ import (
 )
 
 // programVariable is the environment variable with the path of the program that Launch starts. scripts/test.sh sets it.
-// Without it, the program is built.
-const programVariable = "CARILLON_TEST_ETCD"
+// Without it, the program is built. versionVariable identifies the version of the program: the go command uses no cached
+// result of a test that has read another value.
+const (
+	programVariable = "CARILLON_TEST_ETCD"
+	versionVariable = "CARILLON_TEST_ETCD_ID"
+)
 
 // programPackage is the package of that program.
 const programPackage = "github.com/carillonhq/carillon/pkg/internal/test/etcd"
@@ -90,6 +94,7 @@ func (p *Process) Close() error {
 // programPath returns the path of the program, and builds it at most once in this process.
 var programPath = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(programVariable); path != "" {
+		_ = os.Getenv(versionVariable)
 		return path, nil
 	}
 

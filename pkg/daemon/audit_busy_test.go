@@ -1,4 +1,4 @@
-package audit_test
+package daemon_test
 
 import (
 	"context"
