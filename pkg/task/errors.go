@@ -3,7 +3,6 @@ package task
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -189,14 +188,6 @@ func reshapeName(text, marks string, most int) string {
 
 	b = b[:min(len(b), most)]
 	return strings.TrimRight(string(b), "._-/")
-}
-
-// oneOf rejects a value that is not in the list.
-func oneOf(field, v string, allowed ...string) error {
-	if slices.Contains(allowed, v) {
-		return nil
-	}
-	return NoneOf(CodeBadValue, field, v, allowed...)
 }
 
 // NoneOf returns the error for a value that is not in the list. It suggests the value that was probably meant.

@@ -437,15 +437,3 @@ func checkDuration(field string, d, low, high Duration) error {
 	}
 	return nil
 }
-
-// checkRange checks that a number is in a range, inclusive.
-func checkRange(field string, v, low, high int) error {
-	if v < low || v > high {
-		if low == high {
-			return Invalid(CodeOutOfRange, field, "%d: must be %d", v, low)
-		}
-		return Invalid(CodeOutOfRange, field, "%d is not between %d and %d", v, low, high)
-	}
-
-	return nil
-}
