@@ -72,6 +72,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	j.requests.checkKept(ch, r, &put.Run, put.key)
 	j.requests.checkNotEarly(ch, r, put)
 	j.namespaces.checkDispatch(ch, r, put)
+	j.checkTakesRuns(ch, r, put)
 
 	if r.isPart() {
 		j.parts.checkDispatch(ch, put)
@@ -87,6 +88,20 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s uses generation %d of its task; the current generation is %d", ch.id, put.Generation, e.Generation)
 	default:
 		j.checkAccepted(ch, r, put, e.Accept)
+		j.namespaces.checkSelector(ch, r, put, e.Target.Selector)
+	}
+}
+
+// checkTakesRuns checks that the node of a new attempt takes runs, as far as its owner can know: a node that drains, is cordoned
+// or is not healthy says so in its record, which no commit compares.
+func (j *attemptJudge) checkTakesRuns(ch *runChange, r *runHistory, put inboxPut) {
+	n, present := j.cluster.nodes[put.node]
+	if !present || n.takesRuns || j.opts.wrongClock(put.node, timeOfMS(n.refusesSince)) {
+		return
+	}
+
+	if late := put.DispatchedAt.Sub(timeOfMS(n.refusesSince)); late > namespaceLag+2*j.opts.Skew {
+		j.breachTask("G20", ch.ref, r.tick, put.key, "run %s is assigned to node %s, which has taken no runs for %s", ch.id, put.node, late)
 	}
 }
 
@@ -146,9 +161,23 @@ func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxReco
 			ch.id, taken.Attempt, last.State)
 	}
 
+	j.checkBackoff(ch, r, taken, last, w)
 	j.policies.checkReason(ch.ref, r.tick, ch.queueKey, "an attempt of run "+ch.id, last.State, last.Reason)
 	j.checkTokens(ch, r, w.Attempts, 0, ch.queueKey)
 	j.checkStarted(ch, r, taken.StartBefore, firstStartedAt(w.Run), last.StartedAt, ch.queueKey)
+}
+
+// checkBackoff checks that a retry waits as long as its policy says (G24). The writer of the record has read one clock for
+// both times, which may have been set back in between.
+func (j *attemptJudge) checkBackoff(ch *runChange, r *runHistory, taken *inboxRecord, last task.Attempt, w *task.Waiting) {
+	least := taken.Retry.Wait(taken.CountedAttempt(), 0)
+	if least == 0 || last.EndedAt.IsZero() || j.opts.wrongClock(last.Node, last.EndedAt.Time) {
+		return
+	}
+
+	if waits := w.NotBefore.Sub(last.EndedAt.Time); waits+2*j.opts.Skew < least {
+		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s may be retried %s after attempt %d ended; its backoff is at least %s", ch.id, waits, last.Attempt, least)
+	}
 }
 
 // checkStarted judges when an attempt that leaves its inbox had started: before the run's start deadline (G22), and

@@ -73,7 +73,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 
 	fences := &fenceJudge{base}
 	freezes := &freezeJudge{base}
-	retention := &retentionJudge{base}
+	retention := &retentionJudge{base, map[string]int{}}
 	counters := &counterJudge{base}
 	decisions := &decisionJudge{base}
 	gaps := &gapJudge{judge: base, stats: stats}

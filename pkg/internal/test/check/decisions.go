@@ -104,6 +104,28 @@ func decisionTime(rec *task.Run) int64 {
 	return cmp.Or(unixMS(rec.EndedAt), unixMS(rec.CreatedAt))
 }
 
+// checkMissed checks that the newest of several late ticks is not missed (G24), unless the missed policy lets none run, or the
+// tick is too old. Then the record has another reason.
+func (j *decisionJudge) checkMissed(ch *runChange, r *runHistory, rec *task.Run, key string) {
+	e, ticks := j.cluster.taskOf(ch.ref).entry, r.incarnation.epoch.ticks
+	if e == nil || ticks == nil || e.incarnation != r.incarnation || rec.State != task.Missed || e.Missed.Policy == task.MissedSkip {
+		return
+	}
+	if rec.Reason != task.ReasonNoOwner && rec.Reason != task.ReasonCameToLightLate {
+		return
+	}
+
+	last, isNewest := max(r.tick, unixMS(rec.Last)), true
+	ticks.ListTicks(last, unixMS(rec.EndedAt), func(at int64) bool {
+		isNewest = ticks.DueAt(at) > unixMS(rec.EndedAt)
+		return isNewest
+	})
+
+	if isNewest {
+		j.breachTask("G24", ch.ref, last, key, "the newest late tick is missed (%s), but missed is %q", rec.Reason, e.Missed.Policy)
+	}
+}
+
 // hasTiming reports whether a tick belongs to a timing with jitter, so that it is due later than its time.
 func hasTiming(t *oracle.Timing, tick int64) bool { return t.HasJitter() && t.HasTick(tick) }
 

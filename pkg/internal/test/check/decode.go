@@ -94,7 +94,7 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 	}
 
 	d.nodes[name] = &nodeSession{
-		instance: n.Instance, create: ev.CreateRevision, canOwn: n.Owns(), weight: max(n.Weight, 1), labels: n.Labels,
+		instance: n.Instance, create: ev.CreateRevision, canOwn: n.Owns(), weight: max(n.Weight, 1), labels: n.Labels, takesRuns: n.Takes(), refusesSince: unixMS(n.Clock),
 		joinedAt: unixMS(n.Clock), freezesObeyed: n.Froze, freezesObeyedAt: unixMS(n.Clock),
 	}
 }

@@ -117,6 +117,28 @@ func (j *namespaceJudge) checkDispatch(ch *runChange, r *runHistory, put inboxPu
 		ch.id, put.node, formatTime(put.DispatchedAt.Time), ch.ref.Namespace, announced.Labels)
 }
 
+// checkSelector checks that the node of a new attempt matches the selector of its task. A request may name another node, and
+// the nodes of a run's parts are chosen once.
+func (j *namespaceJudge) checkSelector(ch *runChange, r *runHistory, put inboxPut, text string) {
+	selector, err := task.ParseSelector(text)
+	if err != nil || selector.Compares() || put.TargetNode != "" || r.isPart() {
+		return
+	}
+
+	announced := task.Node{Name: put.node, Labels: j.cluster.nodes[put.node].labels}
+	for _, t := range j.tables {
+		if t.until != 0 && t.until < j.since(put.DispatchedAt) {
+			continue
+		}
+		if selector.Matches(t.table.LimitNode(announced).Labels) {
+			return
+		}
+	}
+
+	j.breachTask("G29", ch.ref, r.tick, put.key, "run %s is assigned to node %s, which does not match its selector %q; it announces %v",
+		ch.id, put.node, text, announced.Labels)
+}
+
 // checkRefused checks that the namespace does not allow the task of a run that ended for that reason.
 func (j *namespaceJudge) checkRefused(ch *runChange, r *runHistory) {
 	e := j.cluster.taskOf(ch.ref).entry

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -391,7 +392,7 @@ func TestCheck_Shadows(t *testing.T) {
 
 	turns(t, []turn{
 		{"a shadow's tick", "", shadow, skips(1)},
-		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonCameToLightLate)) }},
+		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonWindow)) }},
 		{"a shadow runs", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.fires(1)); h.done(task.Succeeded) }},
 		{"a shadow waits", "G24", shadow, func(h hand) { h.until(1); h.sealed(h.waits(1, task.ReasonNoNode)) }},
 		{"no shadow", "G24", nil, skips(1)},
@@ -613,4 +614,67 @@ func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 	if !slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == "G24" }) {
 		t.Errorf("found %v; want a breach of G24", found)
 	}
+}
+
+// What owners, nodes and trims decide by the fields of a task.
+func TestCheck_Decisions(t *testing.T) {
+	missed := func(ticks int, reason string) func(h hand) {
+		return func(h hand) {
+			h.until(float64(ticks))
+			ops := []op{h.not(1, task.Missed, reason)}
+			if ticks > 1 {
+				ops = append(ops, h.fires(2))
+			}
+			h.sealed(ops...)
+			if ticks > 1 {
+				h.done(task.Succeeded)
+			}
+		}
+	}
+	selects := func(pool string) func(*task.Entry) {
+		return func(e *task.Entry) { e.Target.Selector = "pool = " + pool }
+	}
+	runs := func(h hand) { h.until(1); h.sealed(h.fires(1)); h.done(task.Succeeded) }
+	announced := func(h hand) { h.announce("pool", "a"); runs(h) }
+
+	keeps := func(n int) func(*task.Entry) { return func(e *task.Entry) { e.History.Keep = n } }
+	trimmed := func(h hand) {
+		runs(h)
+		h.until(2)
+		h.sealed(h.another(2))
+		h.done(task.Succeeded)
+		h.txn(append(h.trim(1), h.chunk(0, ledger.Chunk{Spans: []ledger.Span{{First: 1000, Last: 1000, Count: 1}}}))...)
+	}
+
+	cordoned := func(seconds float64) func(h hand) {
+		return func(h hand) {
+			h.txn(op{h.keys.Node("a"), task.Node{
+				Name: "a", Instance: h.sessions["a"], State: task.NodeCordoned, Roles: []string{task.RoleScheduler, task.RoleExecutor}, Weight: 1, Clock: h.time(),
+			}})
+			h.until(seconds)
+			h.sealed(h.fires(seconds))
+			h.done(task.Succeeded)
+		}
+	}
+	rare := func(e *task.Entry) { e.Schedule = task.Schedules{"*/20 * * * * *"} }
+
+	turns(t, []turn{
+		{"an older tick is missed", "", nil, missed(2, task.ReasonCameToLightLate)},
+		{"the newest tick is missed", "G24", nil, missed(1, task.ReasonCameToLightLate)},
+		{"the newest tick is too old", "", nil, missed(1, task.ReasonWindow)},
+		{"missed ticks are skipped", "", func(e *task.Entry) { e.Missed.Policy = task.MissedSkip }, missed(1, task.ReasonNoOwner)},
+		{"a retry without backoff", "G24", func(e *task.Entry) {
+			e.Retry.Backoff, e.Retry.MaxBackoff, e.Retry.Factor = 10_000_000_000, 10_000_000_000, 1
+		}, func(h hand) {
+			h.until(1)
+			h.sealed(h.fires(1))
+			h.done(task.Failed)
+		}},
+		{"a node that matches", "", selects("a"), announced},
+		{"a node that does not match", "G29", selects("b"), announced},
+		{"a trim", "", keeps(1), trimmed},
+		{"a trim of too much", "G25", keeps(2), trimmed},
+		{"a node that has just been cordoned", "", rare, cordoned(20)},
+		{"a node that has been cordoned for long", "G20", rare, cordoned(40)},
+	})
 }

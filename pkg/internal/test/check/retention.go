@@ -21,7 +21,10 @@ func withoutShard(ref record.Ref) record.Ref {
 
 // retentionJudge judges what the cluster keeps of the past: former versions of specs, tombstones of deleted tasks,
 // and dead-letter runs (G25). Most of its rules apply only with Options.Remembered.
-type retentionJudge struct{ judge }
+type retentionJudge struct {
+	judge
+	kept map[string]int // by the uid of a task: how few records it has ever kept. A trim may be asked for by an earlier setting.
+}
 
 // checkRevision judges whether a revision keeps what it overwrites or deletes.
 func (j *retentionJudge) checkRevision(d *delta) {
@@ -41,6 +44,17 @@ func (j *retentionJudge) checkRevision(d *delta) {
 
 	for ref, ch := range d.ledgers {
 		j.checkLastSuccess(d, j.cluster.taskOf(ref), ch.deleted)
+		j.checkTrim(d, j.cluster.taskOf(ref), ch.deleted)
+	}
+
+	for _, ch := range d.entries {
+		keep := ch.entry.History.Keep
+		if ch.entry.History.Record == task.RecordFailures {
+			keep = min(keep, 1) // successes are trimmed at once, except for the newest record
+		}
+		if least, known := j.kept[ch.entry.UID]; !ch.deleted && (!known || keep < least) {
+			j.kept[ch.entry.UID] = keep
+		}
 	}
 
 	if !j.opts.Remembered {
@@ -76,6 +90,31 @@ func (j *retentionJudge) checkRevision(d *delta) {
 				j.breachTask("G25", ref, 0, now.key, "the task is created again, but its tombstone remains")
 			}
 		}
+	}
+}
+
+// checkTrim checks that a trim leaves as many records of a task as it keeps.
+func (j *retentionJudge) checkTrim(d *delta, t *taskHistory, deleted []deletedRecord) {
+	if e := d.entries[t.ref]; t.entry == nil || e != nil && e.deleted {
+		return
+	}
+
+	gone := map[string]bool{}
+	for _, rec := range deleted {
+		if r := t.runs[rec.run]; r != nil && r.incarnation == t.entry.incarnation && !rec.late {
+			gone[rec.run] = true
+		}
+	}
+
+	left := 0
+	for id, r := range t.runs {
+		if r.incarnation == t.entry.incarnation && r.ended && !r.trimmed && !r.purged && !gone[id] && !r.isPart() {
+			left++
+		}
+	}
+
+	if least := j.kept[t.entry.UID]; left < least && len(gone) > 0 {
+		j.breachTask("G25", t.ref, 0, deleted[0].key, "%d records are deleted and %d are left; the task keeps %d", len(gone), left, least)
 	}
 }
 

@@ -154,6 +154,7 @@ func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 	rt.freezes.checkDecision(d, ch, r, rec, key)
 	rt.policies.checkShadow(ch, r, rec, key)
 	rt.policies.checkOverlapSkip(d, ch, r, rec, key)
+	rt.decisions.checkMissed(ch, r, rec, key)
 
 	if !rec.State.Final() {
 		r.incarnation.countDecidedRun(rt.cluster.revision)

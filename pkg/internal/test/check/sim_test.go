@@ -154,6 +154,7 @@ func (s *sim) commit(shard int, w record.Watermark, ops ...op) int64 {
 // create adds a task that has a tick every period seconds.
 func (s *sim) create(name string, shard int, period int64, change func(*task.Entry)) *simTask {
 	d := task.Defaults()
+	d.History.Keep = 0 // tests trim when they want to
 	e := task.Entry{
 		UID: task.NewUID(), Generation: 1, Timezone: "UTC", From: s.time(), Anchor: s.time(), Overlap: d.Overlap,
 		Missed: d.Missed, Retry: task.Retry{Attempts: 2, On: []task.State{task.Failed}}, History: d.History,

@@ -45,6 +45,8 @@ type nodeSession struct {
 	canOwn          bool              // it may own shards
 	weight          int               // its share of the shards relative to other nodes; at least 1
 	labels          map[string]string // as it announces them
+	takesRuns       bool              // it accepts new runs
+	refusesSince    int64             // since when it does not, by its own clock, in ms
 	joinedAt        int64             // the time in its first record, by its own clock, in ms
 	freezesObeyed   int64             // the mod revision of the freeze record that it has confirmed
 	freezesObeyedAt int64             // when it first confirmed that revision, by its own clock, in ms
@@ -208,12 +210,16 @@ func (c *clusterState) applyFleet(d *delta) {
 			}
 		}
 
-		// A node rewrites its record during a session. joinedAt is the time in the first record of the session, and
-		// freezesObeyedAt the time in the first record that confirms the present freezes.
+		// A node rewrites its record during a session. joinedAt is the time in the first record of the session,
+		// freezesObeyedAt the time in the first record that confirms the present freezes, and refusesSince the time in the first
+		// record by which the node takes no runs.
 		if there && before.create == n.create {
 			n.joinedAt = before.joinedAt
 			if before.freezesObeyed == n.freezesObeyed {
 				n.freezesObeyedAt = before.freezesObeyedAt
+			}
+			if !before.takesRuns && !n.takesRuns {
+				n.refusesSince = before.refusesSince
 			}
 		}
 
