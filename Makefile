@@ -113,8 +113,9 @@ fuzz: ## Run each fuzz target for 20 s; FUZZTIME=5m
 	@bash scripts/fuzz.sh
 
 .PHONY: mutants
-mutants: ## Check that the simulation detects a broken protocol
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '^TestMutants_' $(TEST_FLAGS) ./pkg/internal/test/sim
+mutants: ## Check that the simulation detects a broken Carillon
+	go run ./pkg/internal/test/mutant/overlay build/_mutants
+	go test -overlay build/_mutants/overlay.json -count=1 -timeout $(TEST_TIMEOUT) -run '^Test(Mutants|Story)_' $(TEST_FLAGS) ./pkg/internal/test/sim ./pkg/internal/authority
 
 .PHONY: sim
 sim: ## Simulate 100 clusters in virtual time; SEED=4711 SEEDS=1 DURATION=1m

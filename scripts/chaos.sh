@@ -2,7 +2,7 @@
 # make chaos: inject faults into a cluster of real daemons and three etcd members for
 # DURATION (such as 90s, 20m, 1h), then check its history. SEED selects the faults.
 # FAULTS=kill-all,herd uses only these faults. With HOLD=5m, each fault lasts five minutes.
-# See docs/internals/chaos.md.
+# CHAOS_MUTANT=name runs daemons with a mutant, to test the checks. See docs/internals/chaos.md.
 #
 # The race detector is off; the short run in `make test-cluster` uses it. The history is kept
 # in memory until the end, about 300 MB for 20 minutes. The results are in
@@ -24,7 +24,12 @@ mkdir -p build
 log=build/chaos-$seed.log
 export CARILLON_CHAOS_DURATION=$duration CARILLON_CHAOS_SEED=$seed CARILLON_CHAOS_FAULTS=${FAULTS:-} CARILLON_CHAOS_HOLD=${HOLD:-}
 export CARILLON_CHAOS_REPORT=$root/build/chaos-$seed.json
-run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v ./pkg/internal/test/chaos)
+run=(go test -run '^TestChaos_PromisesHold$' -count 1 -timeout $((n + 900))s -v)
+if [[ -n ${CHAOS_MUTANT:-} ]]; then
+	go run ./pkg/internal/test/mutant/overlay build/_mutants
+	run+=(-overlay build/_mutants/overlay.json)
+fi
+run+=(./pkg/internal/test/chaos)
 # One of the faults mounts a small disk. In a mount namespace, it disappears when the run ends.
 if ((EUID == 0)) && unshare --mount true 2>/dev/null; then run=(unshare --mount "${run[@]}"); fi
 status=0

@@ -5,8 +5,8 @@
 # make test-cluster ("test.sh cluster"): run only the tests that -short skips. They use whole
 # daemons and real processes, with the race detector, or are longer forms of other tests.
 #
-# TestMutants_AreCaught is run by make mutants, because it takes a minute and does not need the
-# race detector. Failures are printed again at the end.
+# Tests with mutants skip themselves here: make mutants builds them. Failures are printed again at
+# the end.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -106,7 +106,7 @@ if [[ $target == test ]]; then
 
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
 	# shellcheck disable=SC2086 # packages are words
-	run_packages -short -skip '^TestMutants_AreCaught$' -- ${PKG:-./pkg/daemon ./pkg/internal/test/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...}
+	run_packages -short -- ${PKG:-./pkg/daemon ./pkg/internal/test/sim ./executor ./pkg/internal/api ./pkg/kv ./pkg/store ./pkg/scheduler ./...}
 else
 	long=$(long_tests)
 	[[ -n $long ]] || die "no test of ${PKG:-./...} uses testing.Short"

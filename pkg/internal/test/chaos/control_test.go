@@ -12,9 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
-	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // control is the current environment of a daemon. The test writes it to a file, which the daemon reads many times a
@@ -112,9 +110,6 @@ func (c *controls) until(done <-chan struct{}, claim func(control) bool) bool {
 	}
 }
 
-// mutantName is the variable in a daemon's environment that names its mutant of package mutant.
-const mutantName = "CHAOS_MUTANT"
-
 // environment is the real environment, except for what the control file contains.
 func environment(ctx context.Context, path string) daemon.Environment {
 	c := followControls(path)
@@ -148,20 +143,6 @@ func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, 
 
 	client.KV = lossyKV{client.KV, c}
 	client.Watcher = stallingWatcher{client.Watcher, c}
-
-	if name := os.Getenv(mutantName); name != "" {
-		m, ok := mutant.Named(name)
-		if !ok {
-			return nil, fmt.Errorf("there is no mutant %q", name)
-		}
-
-		keys, err := record.NewKeys(cfg.Prefix)
-		if err != nil {
-			return nil, err
-		}
-
-		m.New(keys)(cfg.Name, client.Client)
-	}
 
 	return client, nil
 }

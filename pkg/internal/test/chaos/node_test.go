@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -89,7 +90,7 @@ func (w *world) startNode(n *node) (err error) {
 
 	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1 atexit_sleep_ms=0") // otherwise the race detector waits for a second at each exit
 	if w.mutant != "" {
-		env = append(env, mutantName+"="+w.mutant)
+		env = append(env, mutant.Variable+"="+w.mutant)
 	}
 
 	n.process, err = launch(n.log, env, n.argv...)

@@ -32,7 +32,7 @@ type world struct {
 	dir    string
 	logs   string
 	keys   record.Keys
-	mutant string
+	mutant string // that the daemons have; see scripts/chaos.sh
 	began  time.Time
 
 	members   []*member
@@ -78,7 +78,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	ctx, cancel := context.WithCancel(context.Background())
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	w := &world{
-		t: t, ctx: ctx, seed: seed, mark: fmt.Sprintf("%d.%d", os.Getpid(), r.Uint32()), keys: keys, shards: s.shards, long: s.long, mutant: os.Getenv(mutantName),
+		t: t, ctx: ctx, seed: seed, mark: fmt.Sprintf("%d.%d", os.Getpid(), r.Uint32()), keys: keys, shards: s.shards, long: s.long, mutant: os.Getenv("CHAOS_MUTANT"),
 		net: fmt.Sprintf("127.%d.%d", 1+r.IntN(250), r.IntN(250)), ticking: map[int]bool{}, began: time.Now(),
 	}
 	w.must(err)

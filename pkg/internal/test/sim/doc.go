@@ -54,5 +54,5 @@
 // clock of an executor (a clock that jumps is that of the scheduler and the API; executors use the clock of the
 // simulation), and the kernel. Package chaos tests these with real daemons.
 //
-// The simulation must detect a broken protocol: see Options.Mutate, package mutant, and TestMutants_AreCaught.
+// The simulation must detect a broken Carillon: see package mutant and TestMutants_AreCaught.
 package sim

@@ -13,14 +13,10 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/test/listcheck"
-	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
-	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // asker asks the owners of all shards, as a node does for its callers (package ask), but over a network that takes time.
@@ -80,8 +76,7 @@ func (a *asker) walkPages(ctx context.Context, q question) {
 	a.walks = append(a.walks, pages)
 }
 
-// askOwners asks a question, and keeps what is answered, and what each mutant would have answered. It returns false if ctx
-// has ended.
+// askOwners asks a question, and keeps what is answered. It returns false if ctx has ended.
 func (a *asker) askOwners(ctx context.Context, q question) (listcheck.List, readmodel.Page, bool) {
 	asked := time.Now()
 	query := &readmodel.Query{
@@ -119,24 +114,14 @@ func (a *asker) askOwners(ctx context.Context, q question) (listcheck.List, read
 		return listcheck.List{}, readmodel.Page{}, false
 	}
 
-	answers := mutant.Asked{Query: query, Shards: a.opts.Shards, First: inOrder(first), Final: inOrder(final), Opening: a.openingShards(final)}
 	shown := time.Now()
-	page := answers.Merge()
+	page := readmodel.Merge(query, a.opts.Shards, inOrder(final))
 	list := a.listOf(q, asked, shown, &page)
-
-	broken := make([]listcheck.List, len(mutant.Lists))
-	for i, m := range mutant.Lists {
-		p := m.Merge(&answers)
-		broken[i] = a.listOf(q, asked, shown, &p)
-	}
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	a.lists = append(a.lists, list)
-	for i := range broken {
-		a.broken[i] = append(a.broken[i], broken[i])
-	}
 
 	return list, page, true
 }
@@ -247,25 +232,6 @@ func (l *lister) isReachable(p *process) bool {
 	m, _ := p.link.modeAndChange()
 
 	return m != dead && !silent && !isClosed(p.gone)
-}
-
-// openingShards returns, by node that has answered, the shards that it owns and does not answer for, as if they were
-// empty.
-func (a *asker) openingShards(answers map[string]readmodel.NodeAnswer) map[string][]readmodel.ShardAnswer {
-	res, err := a.etcd.Get(a.life, a.admin.Keys().Owners(), clientv3.WithPrefix())
-	if err != nil {
-		return nil
-	}
-
-	opening := map[string][]readmodel.ShardAnswer{}
-	for _, o := range record.DecodeOwners(a.admin.Keys(), res.Kvs) {
-		answer, answered := answers[o.Node]
-		if answered && !slices.ContainsFunc(answer.Shards, func(s readmodel.ShardAnswer) bool { return s.Shard == o.Shard }) {
-			opening[o.Node] = append(opening[o.Node], readmodel.ShardAnswer{Shard: o.Shard, Owner: o.Fence})
-		}
-	}
-
-	return opening
 }
 
 // reader reads lists through the API of any node, page by page.

@@ -36,16 +36,15 @@ type ListOptions struct {
 type ListReport struct {
 	Seed       uint64
 	Violations []check.Violation
-	Caught     map[string]check.Violation // by mutant: the first violation by its lists
-	Counts     map[string]int             // how often something was reached
-	Story      string                     // what happened, with the nodes' logs and the changes of tasks
+	Counts     map[string]int // how often something was reached
+	Story      string         // what happened, with the nodes' logs and the changes of tasks
 }
 
 // listFaults are the faults that follow on the death of a node and the drain of another one.
 var listFaults = []string{"kill", "kill host", "drain", "join", "cut", "held", "deaf", "stall watches", "break watches", "revoke a lease", "compact"}
 
 // RunLists simulates a cluster whose tasks are listed without pause while nodes are killed, drained and cut off. It
-// judges each list by the history (G30), and also the lists that the mutants of package mutant would have shown.
+// judges each list by the history (G30).
 func RunLists(t *testing.T, seed uint64, o ListOptions) ListReport {
 	t.Helper()
 
@@ -66,10 +65,9 @@ type lister struct {
 	*world
 
 	// mu guards the fields below.
-	mu     sync.Mutex
-	lists  []listcheck.List
-	walks  [][]listcheck.List
-	broken [][]listcheck.List // by the index of the mutant: its lists
+	mu    sync.Mutex
+	lists []listcheck.List
+	walks [][]listcheck.List
 }
 
 // runListsInBubble runs the phases of a simulation: start, a death and a drain, random faults, recovery and judgement.
@@ -78,7 +76,7 @@ func runListsInBubble(t *testing.T, seed uint64, o ListOptions) ListReport {
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 
-	l := &lister{world: newWorld(t, life, seed, o.Options), broken: make([][]listcheck.List, len(mutant.Lists))}
+	l := &lister{world: newWorld(t, life, seed, o.Options)}
 	l.deliveries.wanted = true
 	l.weather = weather{requestLost: 20, answerLost: 20, late: 20}
 	l.background.Go(func() { l.timeRevisions(life) })
@@ -252,12 +250,14 @@ func (l *lister) deliveryDelays() (list []listcheck.Delay) {
 	return list
 }
 
-// buildReport judges all lists, and those of the mutants.
+// buildReport judges all lists.
 func (l *lister) buildReport(seed uint64) ListReport {
+	defer mutant.Suspend()()
+
 	events := checkEvents(l.store.Events())
 	h := listcheck.NewHistory(l.admin.Keys(), events, func(revision int64) time.Time { return l.times[revision] }, l.deliveryDelays())
 
-	r := ListReport{Seed: seed, Caught: map[string]check.Violation{}, Counts: l.counts}
+	r := ListReport{Seed: seed, Counts: l.counts}
 	for i := range l.lists {
 		r.Violations = append(r.Violations, h.CheckList(&l.lists[i])...)
 		l.countList(&l.lists[i])
@@ -265,15 +265,6 @@ func (l *lister) buildReport(seed uint64) ListReport {
 	for _, pages := range l.walks {
 		r.Violations = append(r.Violations, h.CheckWalk(pages)...)
 		l.counts["list of several pages"]++
-	}
-
-	for i, m := range mutant.Lists {
-		for j := range l.broken[i] {
-			if v := h.CheckList(&l.broken[i][j]); len(v) > 0 {
-				r.Caught[m.Name] = v[0]
-				break
-			}
-		}
 	}
 
 	l.addChanges(events)

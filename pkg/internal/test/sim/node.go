@@ -148,8 +148,8 @@ func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) err
 			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
 			p.link.wrapClient(c)
 
-			if n.opts.Mutate != nil {
-				n.opts.Mutate(n.name, c)
+			if n.opts.WrapClient != nil {
+				n.opts.WrapClient(n.name, c)
 			}
 
 			return kv.Wrap(c, 0), nil

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -51,9 +52,9 @@ type Options struct {
 	// Workloads, if not nil, lists the workloads. By default the seed draws them, unless Only, Shape, Plain or
 	// Calls determine the purpose of the simulation.
 	Workloads []string
-	// Mutate, if set, changes a node's etcd client before it is used, at each start of the node. It may wrap the
-	// client's KV, Watcher and Lease. Such a simulation is expected to fail.
-	Mutate func(node string, c *clientv3.Client)
+	// WrapClient, if set, changes a node's etcd client before it is used, at each start of the node. It may wrap the
+	// client's KV, Watcher and Lease.
+	WrapClient func(node string, c *clientv3.Client)
 
 	farClocks bool // clocks jump by more than the clock guard tolerates
 }
@@ -350,6 +351,8 @@ func (w *world) stopProcesses() {
 
 // buildReport judges the history: the checker's rules, the probe log, and the API's answers.
 func (w *world) buildReport(seed uint64, until time.Time) Report {
+	defer mutant.Suspend()()
+
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
 	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true})}
