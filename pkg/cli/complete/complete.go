@@ -139,14 +139,7 @@ func taskOffers(f *factory.Factory, pattern string) Lookup {
 }
 
 // Task is like Tasks, for a command that takes only one task.
-func Task(f *factory.Factory) Func {
-	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(done) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return Tasks(f)(cmd, done, typed)
-	}
-}
+func Task(f *factory.Factory) Func { return At(Tasks(f), nil) }
 
 // Runs completes names of tasks, and ids of runs if typed begins with one.
 func Runs(f *factory.Factory) Func {

@@ -94,7 +94,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		Use:     "get NAME",
 		Short:   "Show a secret without its values",
 		Example: "  carillon secret get db",
-		Args:    factory.Args(1, 1, "the secret's name"), ValidArgsFunction: completeSecret(f),
+		Args:    factory.Args(1, 1, "the secret's name"), ValidArgsFunction: complete.At(completeSecrets(f), nil),
 	}
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		c, r, err := connectWithName(f, words[0])
@@ -293,15 +293,5 @@ func completeSecrets(f *factory.Factory) complete.Func {
 			}
 			return offers, err
 		}), done, typed)
-	}
-}
-
-// completeSecret is like completeSecrets, for a command that takes only one secret.
-func completeSecret(f *factory.Factory) complete.Func {
-	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if len(done) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return completeSecrets(f)(cmd, done, typed)
 	}
 }

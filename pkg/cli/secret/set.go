@@ -41,10 +41,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			"  carillon secret set db --env-file db.env --replace\n" +
 			"  carillon secret set tls --file KEY=/etc/ssl/private/app.pem\n" +
 			"  carillon secret set db --remove old_password",
-		Args: factory.Args(1, -1, "the secret's name"),
-		ValidArgsFunction: func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return completeSecret(f)(cmd, done, typed)
-		},
+		Args: factory.Args(1, -1, "the secret's name"), ValidArgsFunction: complete.At(completeSecrets(f), nil),
 	}
 
 	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "read values from this `FILE`, one NAME=value per line, as in systemd's EnvironmentFile; - reads standard input")
