@@ -22,7 +22,7 @@ import (
 //	maxLength  the maximum number of bytes of a text; maxItems and maxProperties of the elements of a list or a map
 //	uniqueItems  the elements of a list must differ
 //	pattern    a regular expression for texts and for the elements of lists, for editors; it is not checked here
-//	example    a value, for editors
+//	example    a value, for editors and the form
 //	oneof      the name of a group of fields of which an object has at most one or, with ",required", exactly one
 //
 // Without omitempty or omitzero, the zero value is checked like every other value. With them, it means "not set".
@@ -35,7 +35,8 @@ type Field struct {
 	HasDefault bool   // Default is a value, not words
 	Enum       []string
 	Min, Max   string // the range of a number, a duration or a size; "" if there is none
-	MaxLen     int    // the maximum number of bytes of a text, or of elements of a list or a map; 0 if there is none
+	Example    string
+	MaxLen     int // the maximum number of bytes of a text, or of elements of a list or a map; 0 if there is none
 	Required   bool
 	// OneOf is the group of fields of which a task has at most one, with the path of their object; "" if there is none.
 	OneOf       string
@@ -103,7 +104,7 @@ func newField(sf reflect.StructField, prefix, path string, value reflect.Value) 
 
 	_, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
 	f := Field{
-		Path: path, Go: t, Type: typeWords(t), Doc: sf.Tag.Get("doc"),
+		Path: path, Go: t, Type: typeWords(t), Doc: sf.Tag.Get("doc"), Example: sf.Tag.Get("example"),
 		index: sf.Index, pointer: sf.Type.Kind() == reflect.Pointer, optional: strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"),
 	}
 	if values := sf.Tag.Get("enum"); values != "" {

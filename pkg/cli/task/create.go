@@ -65,7 +65,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if err == nil {
-			err = readTimes(a.Patch, func() (string, error) { return task.Defaults().Timezone, nil })
+			err = a.ResolveTimes(func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 
 		if err != nil {
@@ -304,7 +304,7 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 // task's zone.
 func updateTask(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
-	err := readTimes(change, func() (string, error) {
+	err := manifest.ResolveTimes(change, func() (string, error) {
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
 	})

@@ -10,40 +10,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readTimes replaces the times in a patch, which may be local, by instants. Local times are in the time zone of
-// the patch or, if it has none, in the one that zone returns.
-func readTimes(p map[string]any, zone func() (string, error)) error {
-	for _, field := range manifest.TimeFields() {
-		text, ok := p[field].(string)
-		if !ok {
-			continue
-		}
-
-		timezone, given := p["timezone"].(string)
-		if !given && !isInstant(text) {
-			var err error
-			if timezone, err = zone(); err != nil {
-				return err
-			}
-		}
-
-		at, err := manifest.Instant(field, text, timezone)
-		if err != nil {
-			return err
-		}
-
-		p[field] = at
-	}
-
-	return nil
-}
-
-// isInstant reports whether a time includes its offset, so that no zone is needed.
-func isInstant(text string) bool {
-	var t task.Time
-	return t.UnmarshalText([]byte(text)) == nil
-}
-
 // pauseUntil parses the end of a pause: a duration, an instant, a local time in the task's zone, or a time of
 // day, which means its next occurrence there.
 func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {

@@ -1,28 +1,29 @@
 package ui
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// builderFields are the fields of the form, as texts. The names of the inputs are the paths of the fields of a task.
+// builderFields are the inputs of the form, as texts. The names of the inputs are the paths of the fields of a task.
 type builderFields struct {
-	Name, Namespace, Description, Labels string
-	Schedule, Timezone, Jitter           string
-	Kind, Process, Env, User, Dir        string
-	Method, URL, Headers, Body, Expect   string
-	Timeout, Overlap, Missed             string
-	Attempts, Backoff, PauseAfter        string
-	Selector, Strategy, Count, Keep      string
+	Name, Namespace, Labels, Schedule string
+	Kind, Process, Env, Headers, Body string
+	// Texts has all other fields of the table of fields, by their paths. Each is empty if the field has its default.
+	Texts map[string]string
 }
 
 // The kinds of actions.
@@ -33,25 +34,37 @@ const (
 	kindNoop    = "noop"
 )
 
-// inputs returns where the value of each input is.
+// inputs returns where the value of each input is that has a form of its own, such as one pair on each line.
 func (f *builderFields) inputs() map[string]*string {
 	return map[string]*string{
-		"name": &f.Name, "namespace": &f.Namespace, "description": &f.Description, "labels": &f.Labels,
-		"schedule": &f.Schedule, "timezone": &f.Timezone, "jitter": &f.Jitter,
-		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.process.user": &f.User, "action.process.dir": &f.Dir,
-		"action.http.method": &f.Method, "action.http.url": &f.URL, "action.http.headers": &f.Headers, "action.http.body": &f.Body,
-		"action.http.expect.status": &f.Expect,
-		"timeout":                   &f.Timeout, "overlap": &f.Overlap, "missed.policy": &f.Missed,
-		"retry.attempts": &f.Attempts, "retry.backoff": &f.Backoff, "pause_after_failures": &f.PauseAfter,
-		"target.selector": &f.Selector, "target.strategy": &f.Strategy, "target.count": &f.Count, "history.keep": &f.Keep,
+		"name": &f.Name, "namespace": &f.Namespace, "labels": &f.Labels, "schedule": &f.Schedule,
+		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.http.headers": &f.Headers, "action.http.body": &f.Body,
 	}
 }
 
+// plainFields returns the fields whose inputs have the text of --set: all but those with an input of their own, the parts of
+// the action that these inputs cover, and the fields inside a list.
+var plainFields = sync.OnceValue(func() []task.Field {
+	covered := map[string]bool{"action.noop": true, "action.process.command": true, "action.process.shell": true, "action.http.json": true}
+	for path := range (&builderFields{}).inputs() {
+		covered[path] = true
+	}
+
+	return slices.DeleteFunc(task.Flatten(task.SpecFields()), func(f task.Field) bool {
+		return covered[f.Path] || f.Type == "object" || strings.Contains(f.Path, "[]")
+	})
+})
+
 // fieldsFrom returns the fields as they were entered.
 func fieldsFrom(form url.Values) builderFields {
-	var f builderFields
+	f := builderFields{Texts: map[string]string{}}
 	for name, value := range f.inputs() {
 		*value = strings.ReplaceAll(form.Get(name), "\r\n", "\n")
+	}
+	for _, field := range plainFields() {
+		if form.Has(field.Path) {
+			f.Texts[field.Path] = asPosted(form.Get(field.Path))
+		}
 	}
 	if use := form.Get("use"); use != "" { // the button that takes another minute
 		f.Schedule = use
@@ -63,37 +76,84 @@ func fieldsFrom(form url.Values) builderFields {
 // fieldsOf returns the fields of a task.
 func fieldsOf(s task.Spec) builderFields {
 	f := builderFields{
-		Name: s.Name, Namespace: s.Namespace, Description: s.Description, Labels: pairsText(s.Labels),
-		Schedule: strings.Join(s.Schedule, "\n"), Timezone: s.Timezone, Kind: kindCommand,
-		Overlap: s.Overlap, Missed: s.Missed.Policy, Attempts: strconv.Itoa(s.Retry.Attempts), Backoff: s.Retry.Backoff.String(),
-		Selector: s.Target.Selector, Strategy: s.Target.Strategy, Count: s.Target.Count.String(), Keep: strconv.Itoa(s.History.Keep),
-	}
-	if s.Jitter > 0 {
-		f.Jitter = s.Jitter.String()
-	}
-	if s.Timeout > 0 {
-		f.Timeout = s.Timeout.String()
-	}
-	if s.PauseAfter > 0 {
-		f.PauseAfter = strconv.Itoa(s.PauseAfter)
+		Name: s.Name, Namespace: s.Namespace, Labels: pairsText(s.Labels), Schedule: strings.Join(s.Schedule, "\n"), Kind: kindCommand,
+		Texts: plainTexts(s),
 	}
 
 	switch p := s.Action.Process; {
 	case s.Action.Noop != nil:
 		f.Kind = kindNoop
 	case s.Action.HTTP != nil:
-		h := s.Action.HTTP
-		f.Kind, f.Method, f.URL, f.Body = kindHTTP, h.Method, h.URL, bodyField(h)
-		f.Headers, f.Expect = headersText(h.Headers), strings.Join(h.Expect.Status, ", ")
+		f.Kind, f.Headers, f.Body = kindHTTP, headersText(s.Action.HTTP.Headers), bodyField(s.Action.HTTP)
 	case p != nil:
-		f.Env, f.User, f.Dir = pairsText(p.Env), p.User, p.Dir
-		f.Process = wording.CommandLine(p.Command)
+		f.Env, f.Process = pairsText(p.Env), wording.CommandLine(p.Command)
 		if p.Shell != "" {
 			f.Kind, f.Process = kindShell, p.Shell
 		}
 	}
 
 	return f
+}
+
+// plainTexts returns the texts of the plain fields that differ from their defaults, by their paths.
+func plainTexts(s task.Spec) map[string]string {
+	texts := map[string]string{}
+	least, err := manifest.MinimalSpec(s, false)
+	if err != nil {
+		return texts // a task that cannot be written as JSON does not exist
+	}
+
+	for _, f := range plainFields() {
+		if value := valueAt(least, f.Path); value != nil {
+			texts[f.Path] = plainText(value)
+		}
+	}
+
+	return texts
+}
+
+// valueAt returns the value of a field in an object, or nil if it is not there.
+func valueAt(object json.RawMessage, path string) json.RawMessage {
+	for name := range strings.SplitSeq(path, ".") {
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(object, &fields) != nil {
+			return nil
+		}
+		object = fields[name]
+	}
+
+	return object
+}
+
+// plainText returns a value as in --set.
+func plainText(value json.RawMessage) string {
+	var text string
+	if json.Unmarshal(value, &text) == nil {
+		return asPosted(text)
+	}
+
+	// A list of words or numbers is easier to read without brackets.
+	var list []any
+	if json.Unmarshal(value, &list) == nil && len(list) > 0 {
+		words := make([]string, len(list))
+		for i, element := range list {
+			words[i] = fmt.Sprint(element)
+			if _, isObject := element.(map[string]any); isObject || words[i] == "" || strings.ContainsFunc(words[i], isListSeparator) {
+				return wording.JSONText(value)
+			}
+		}
+		return strings.Join(words, ", ")
+	}
+
+	return wording.JSONText(value)
+}
+
+// isListSeparator reports whether a character separates the elements of a list in an input.
+func isListSeparator(r rune) bool { return r == ',' || unicode.IsSpace(r) }
+
+// asPosted returns a text with the line breaks that a browser sends back, so that a text that nobody has edited is recognized.
+func asPosted(text string) string {
+	return strings.TrimPrefix(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text), "\n")
 }
 
 // pairsText returns names and values, one pair on each line.
@@ -144,13 +204,9 @@ func parseHeaders(text string) (map[string]string, error) {
 // apply writes the fields into a task. Parts of the task without a field in the form stay as they are. It returns the errors of all fields
 // that cannot be read, joined.
 func (f builderFields) apply(s *task.Spec) error {
-	s.Name, s.Namespace, s.Description = strings.TrimSpace(f.Name), strings.TrimSpace(f.Namespace), f.Description
-	s.Timezone, s.Overlap, s.Missed.Policy = strings.TrimSpace(f.Timezone), f.Overlap, f.Missed
-	s.Target.Selector, s.Target.Strategy = strings.TrimSpace(f.Selector), f.Strategy
+	before := plainTexts(*s)
+	s.Name, s.Namespace = strings.TrimSpace(f.Name), strings.TrimSpace(f.Namespace)
 
-	if s.Timezone == "" {
-		s.Timezone = task.Defaults().Timezone
-	}
 	var faults []error
 	add := func(err error) { faults = append(faults, err) }
 	labels, err := parsePairs("labels", f.Labels)
@@ -168,9 +224,47 @@ func (f builderFields) apply(s *task.Spec) error {
 	}
 
 	add(f.applyAction(s))
-	add(f.applyNumbers(s))
+	add(f.applyTexts(s, before))
+
+	if h := s.Action.HTTP; h != nil && h.URL == "" {
+		add(task.Invalid(task.CodeRequired, "action.http.url", "is required: where the request goes"))
+	}
 
 	return errors.Join(faults...)
+}
+
+// applyTexts writes the plain fields that have been edited. An empty text means the default.
+func (f builderFields) applyTexts(s *task.Spec, before map[string]string) error {
+	var faults []error
+	changes := manifest.NewAssignments()
+
+	for _, field := range plainFields() {
+		text, posted := f.Texts[field.Path]
+		isOfOtherKind := strings.HasPrefix(field.Path, "action.process.") && s.Action.Process == nil ||
+			strings.HasPrefix(field.Path, "action.http.") && s.Action.HTTP == nil
+		if !posted || isOfOtherKind || text == before[field.Path] {
+			continue
+		}
+
+		if field.Type != "string" || field.MaxLen <= maxLine {
+			text = strings.TrimSpace(text)
+		}
+		if field.Go.Kind() == reflect.Slice && !strings.HasPrefix(text, "[") {
+			text = strings.Join(strings.FieldsFunc(text, isListSeparator), ",")
+		}
+		faults = append(faults, changes.Set(field.Path, text))
+	}
+
+	if err := changes.ResolveTimes(func() (string, error) { return s.Timezone, nil }); err != nil {
+		return errors.Join(append(faults, err)...)
+	}
+
+	changed, err := manifest.ApplyPatch(*s, changes.Patch)
+	if err == nil {
+		*s = changed
+	}
+
+	return errors.Join(append(faults, err)...)
 }
 
 // applyAction writes what the task does.
@@ -187,7 +281,7 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 	if s.Action.Process != nil {
 		p = *s.Action.Process
 	}
-	p.User, p.Dir, p.Command, p.Shell = strings.TrimSpace(f.User), strings.TrimSpace(f.Dir), nil, ""
+	p.Command, p.Shell = nil, ""
 	if p.Env, err = parsePairs("action.process.env", f.Env); err != nil {
 		return err
 	}
@@ -205,13 +299,12 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 	return nil
 }
 
-// bodyField returns the body of a request as the form shows it: JSON or text. It has the line breaks that a browser sends
-// back, so that a body that nobody has edited is recognized.
+// bodyField returns the body of a request as the form shows it: JSON or text.
 func bodyField(h *task.HTTP) string {
 	if len(h.JSON) > 0 {
 		return wording.JSONText(h.JSON)
 	}
-	return strings.TrimPrefix(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(h.Body), "\n")
+	return asPosted(h.Body)
 }
 
 // applyRequest writes the request of a task. A new body that is JSON is sent as JSON. A body that is a form has no field
@@ -222,7 +315,6 @@ func (f builderFields) applyRequest(s *task.Spec) (err error) {
 		h = *s.Action.HTTP
 	}
 
-	h.Method, h.URL = f.Method, strings.TrimSpace(f.URL)
 	if f.Body != bodyField(&h) {
 		wasText := h.Body != ""
 		h.JSON, h.Body = nil, f.Body
@@ -239,62 +331,9 @@ func (f builderFields) applyRequest(s *task.Spec) (err error) {
 		}
 	}
 
-	h.Expect.Status = nil
-	for status := range strings.FieldsFuncSeq(f.Expect, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
-		h.Expect.Status = append(h.Expect.Status, status)
-	}
-
-	if h.URL == "" {
-		return task.Invalid(task.CodeRequired, "action.http.url", "is required: where the request goes")
-	}
 	s.Action = task.Action{HTTP: &h}
 
 	return nil
-}
-
-// applyNumbers writes durations and numbers. An empty field means its default.
-func (f builderFields) applyNumbers(s *task.Spec) error {
-	std := task.Defaults()
-	var faults []error
-	for _, d := range []struct {
-		field, text string
-		to          *task.Duration
-		empty       task.Duration
-	}{{"jitter", f.Jitter, &s.Jitter, 0}, {"timeout", f.Timeout, &s.Timeout, 0}, {"retry.backoff", f.Backoff, &s.Retry.Backoff, std.Retry.Backoff}} {
-		*d.to = d.empty
-		if text := strings.TrimSpace(d.text); text != "" {
-			v, err := task.ParseDuration(d.field, text)
-			if err != nil {
-				faults = append(faults, err)
-				continue
-			}
-			*d.to = v
-		}
-	}
-
-	count := int(s.Target.Count)
-	for _, n := range []struct {
-		field, text string
-		to          *int
-		empty       int
-	}{{"retry.attempts", f.Attempts, &s.Retry.Attempts, std.Retry.Attempts}, {"pause_after_failures", f.PauseAfter, &s.PauseAfter, 0}, {"history.keep", f.Keep, &s.History.Keep, std.History.Keep}, {"target.count", f.Count, &count, 1}} {
-		*n.to = n.empty
-		switch text := strings.TrimSpace(n.text); {
-		case text == "":
-		case text == "all" && n.field == "target.count":
-			*n.to = int(task.All)
-		default:
-			v, err := strconv.Atoi(text)
-			if err != nil {
-				faults = append(faults, task.Invalid(task.CodeBadValue, n.field, "%s is not a number", task.Quote(text)))
-				continue
-			}
-			*n.to = v
-		}
-	}
-	s.Target.Count = task.Count(count)
-
-	return errors.Join(faults...)
 }
 
 // splitCommand splits a command line into words. Quotes and backslashes work as in a shell; nothing else does.
@@ -337,4 +376,111 @@ func splitCommand(text string) ([]string, error) {
 	}
 
 	return words, nil
+}
+
+// builderInput is an input for a plain field of a task.
+type builderInput struct {
+	View  *View
+	Field task.Field
+	Label string
+	Value string
+}
+
+// maxLine is the maximum number of bytes of a text that is entered as one line.
+const maxLine = 1024
+
+// Input returns the input for a field. Without a label, it has the path of the field.
+func (v *View) Input(p builderPage, path, label string) (builderInput, error) {
+	f, ok := task.FindField(task.SpecFields(), path)
+	if !ok {
+		return builderInput{}, fmt.Errorf("%s is not a field of a task", path)
+	}
+
+	return builderInput{View: v, Field: f, Label: label, Value: p.Fields.Texts[path]}, nil
+}
+
+// ID returns the identifier of the input in the page.
+func (i builderInput) ID() string { return "f-" + strings.ReplaceAll(i.Field.Path, ".", "-") }
+
+// Class returns the class of the input.
+func (i builderInput) Class() string { return kindClass(i.Field.Path) }
+
+// kindClass returns the class of an input or a group: for which kind of action it is shown.
+func kindClass(path string) string {
+	switch {
+	case strings.HasPrefix(path, "action.process"):
+		return "for-process"
+	case strings.HasPrefix(path, "action.http"):
+		return "for-http"
+	}
+
+	return ""
+}
+
+// Options returns the values among which one is chosen, apart from the default, or nil if the value is typed.
+func (i builderInput) Options() []string {
+	var options []string
+	switch i.Field.Type {
+	case "boolean":
+		options = []string{"true", "false"}
+	case "string":
+		options = slices.Clone(i.Field.Enum)
+	}
+
+	return slices.DeleteFunc(options, func(value string) bool { return value == i.Field.Default })
+}
+
+// IsText reports whether the value can have several lines.
+func (i builderInput) IsText() bool { return i.Field.Type == "string" && i.Field.MaxLen > maxLine }
+
+// Default describes the meaning of an empty input.
+func (i builderInput) Default() string {
+	return cmp.Or(wording.FieldDefault(i.Field), "not set")
+}
+
+// About returns what the field means, and which values it can have.
+func (i builderInput) About() string { return i.Field.Doc + " (" + wording.FieldType(i.Field) + ")" }
+
+// builderGroup is a group of inputs.
+type builderGroup struct {
+	Title string
+	Paths []string
+}
+
+// Class returns the class of the group.
+func (g builderGroup) Class() string { return kindClass(g.Title) }
+
+// AnyFaulty reports whether an action has refused a field of the groups.
+func (v *View) AnyFaulty(groups []builderGroup) bool {
+	return slices.ContainsFunc(groups, func(g builderGroup) bool { return slices.ContainsFunc(g.Paths, v.Faulty) })
+}
+
+// shownFields are the plain fields that the form shows first. Its template lists them.
+var shownFields = []string{
+	"description", "timezone", "jitter", "overlap", "missed.policy", "action.process.user", "action.process.dir", "action.http.method", "action.http.url",
+	"action.http.expect.status", "timeout", "target.selector", "target.strategy", "target.count", "retry.attempts", "retry.backoff", "pause_after_failures", "history.keep",
+}
+
+// MoreFields returns the plain fields that the form does not show first, by the object that contains them.
+func (p builderPage) MoreFields() []builderGroup {
+	var groups []builderGroup
+	for _, f := range plainFields() {
+		if slices.Contains(shownFields, f.Path) {
+			continue
+		}
+
+		title := "task"
+		if at := strings.LastIndexByte(f.Path, '.'); at >= 0 {
+			title = f.Path[:at]
+		}
+
+		at := slices.IndexFunc(groups, func(g builderGroup) bool { return g.Title == title })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, builderGroup{Title: title})
+		}
+		groups[at].Paths = append(groups[at].Paths, f.Path)
+	}
+
+	return groups
 }

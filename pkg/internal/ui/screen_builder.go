@@ -62,15 +62,11 @@ type builderPage struct {
 	ByYAML   bool   // the form with YAML was sent
 	Revision int64  // of the version that is edited
 	Spaces   []string
-	Choices  builderChoices
 	Zones    []string
 
 	Preview  *builderPreview
 	Conflict *builderConflict
 }
-
-// builderChoices are the values that fields may have.
-type builderChoices struct{ Overlap, Missed, Strategy, Method []string }
 
 // builderConflict is a change that somebody else has made while the form was open.
 type builderConflict struct {
@@ -97,12 +93,6 @@ func isEdit(r *Request) bool { return r.Value("name") != "" }
 func loadBuilder(ctx context.Context, r *Request) (any, error) {
 	p := builderPage{
 		Edit: isEdit(r), Spaces: r.Namespaces(), Zones: schedule.ZoneNames(""),
-		Choices: builderChoices{
-			Overlap:  []string{task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow},
-			Missed:   []string{task.MissedLatest, task.MissedSkip, task.MissedAll},
-			Strategy: task.Strategies(),
-			Method:   task.HTTPMethods(),
-		},
 	}
 
 	stored, err := storedSpec(ctx, r)
@@ -362,7 +352,7 @@ func (v *View) Invalid(field string) template.HTMLAttr {
 	if !v.Faulty(field) {
 		return ""
 	}
-	return template.HTMLAttr(`aria-invalid="true" aria-describedby="` + field + `-error"`) //nolint:gosec // fields are literals of templates
+	return template.HTMLAttr(`aria-invalid="true" aria-describedby="` + field + `-error"`) //nolint:gosec // fields are paths of the table of fields, or literals of templates
 }
 
 // Fault returns the error of a field of a form, to be shown below it.

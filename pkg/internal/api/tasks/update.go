@@ -1,9 +1,7 @@
 package tasks
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -253,7 +252,7 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 		return nil, err
 	}
 
-	patch, err := decodeObject(c.Body)
+	patch, err := manifest.DecodePatch(c.Body)
 	if err != nil {
 		return nil, task.Invalid(task.CodeBadJSON, "", "%s", err)
 	}
@@ -272,78 +271,10 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 
 // applyPatch merges a patch into a spec and validates the result.
 func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
-	b, err := json.Marshal(old)
-	if err != nil {
-		return old, fmt.Errorf("write the spec: %w", err)
-	}
-
-	doc, err := decodeObject(b)
-	if err != nil {
-		return old, fmt.Errorf("read the spec: %w", err)
-	}
-	if b, err = json.Marshal(mergePatch(doc, patch)); err != nil {
-		return old, fmt.Errorf("write the patched spec: %w", err)
-	}
-
-	spec, err := task.DecodeSpec(b)
+	spec, err := manifest.ApplyPatch(old, patch)
 	if err != nil {
 		return old, err
 	}
 
 	return spec, h.checkSpec(&spec)
-}
-
-// decodeObject decodes a JSON object: a spec or a patch of one. It keeps numbers, and the body of a request, as they are
-// written.
-func decodeObject(b []byte) (map[string]any, error) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-
-	var doc map[string]any
-	if err := d.Decode(&doc); err != nil {
-		return nil, err
-	}
-
-	// The body is a message to the target, in which a null and the order of fields can have a meaning. As a RawMessage,
-	// mergePatch also replaces it as a whole.
-	action, _ := doc["action"].(map[string]any)
-	if request, _ := action["http"].(map[string]any); request["json"] != nil {
-		var raw struct {
-			Action struct {
-				HTTP struct {
-					JSON json.RawMessage `json:"json"`
-				} `json:"http"`
-			} `json:"action"`
-		}
-
-		if err := json.Unmarshal(b, &raw); err != nil {
-			return nil, err
-		}
-
-		request["json"] = raw.Action.HTTP.JSON
-	}
-
-	return doc, nil
-}
-
-// mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old
-// one.
-func mergePatch(doc, patch map[string]any) map[string]any {
-	if doc == nil {
-		doc = map[string]any{}
-	}
-
-	for key, v := range patch {
-		switch v := v.(type) {
-		case nil:
-			delete(doc, key)
-		case map[string]any:
-			inner, _ := doc[key].(map[string]any)
-			doc[key] = mergePatch(inner, v)
-		default:
-			doc[key] = v
-		}
-	}
-
-	return doc
 }

@@ -71,7 +71,7 @@ func TestNew_Refused(t *testing.T) {
 	p := chrome.newTab(t)
 	p.open("/ui/tasks/new")
 	p.fill("f-name", "No Name")
-	p.fill("f-attempts", "many")
+	p.fill("f-retry-attempts", "many")
 	p.clickText("Create")
 	p.await(`location.pathname === "/ui/tasks/new" && document.getElementById("problem")`)
 	p.await(`document.activeElement.id === "problem"`)

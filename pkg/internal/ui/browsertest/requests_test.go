@@ -40,20 +40,20 @@ func TestEdit_Request(t *testing.T) {
 	p := chrome.newTab(t)
 	p.open("/ui/tasks/new")
 	p.screenshot("request-new-command-light")
-	if eval[bool](p, `document.getElementById("f-url").checkVisibility() || !document.getElementById("f-process").checkVisibility()`) {
+	if eval[bool](p, `document.getElementById("f-action-http-url").checkVisibility() || !document.getElementById("f-process").checkVisibility()`) {
 		t.Error("a command has the fields of a request")
 	}
 
 	p.fill("f-name", "order")
 	p.fill("f-schedule", "@manual")
 	choose(p, "f-kind", "http")
-	if eval[bool](p, `!document.getElementById("f-url").checkVisibility() || document.getElementById("f-process").checkVisibility()`) {
+	if eval[bool](p, `!document.getElementById("f-action-http-url").checkVisibility() || document.getElementById("f-process").checkVisibility()`) {
 		t.Error("a request has the fields of a command")
 	}
-	p.fill("f-url", "http://"+target+"/orders/${run.scheduled_time}")
+	p.fill("f-action-http-url", "http://"+target+"/orders/${run.scheduled_time}")
 	p.fill("f-headers", "X-Key: ${secret:orders/KEY}")
 	p.fill("f-body", `{"day": "${run.scheduled_time}"}`)
-	p.fill("f-expect", "201")
+	p.fill("f-action-http-expect-status", "201")
 	p.await(`document.getElementById("f-yaml").value.includes("orders/KEY") && document.getElementById("f-yaml").value.includes("201")`)
 
 	// What has no field is in the YAML.

@@ -1,0 +1,116 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ApplyPatch merges a JSON merge patch into a spec. It does not validate the result.
+func ApplyPatch(spec task.Spec, patch map[string]any) (task.Spec, error) {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return spec, fmt.Errorf("write the spec: %w", err)
+	}
+
+	doc, err := DecodePatch(b)
+	if err != nil {
+		return spec, fmt.Errorf("read the spec: %w", err)
+	}
+	if b, err = json.Marshal(mergePatch(doc, patch)); err != nil {
+		return spec, fmt.Errorf("write the patched spec: %w", err)
+	}
+
+	return task.DecodeSpec(b)
+}
+
+// DecodePatch decodes a JSON object: a spec or a patch of one. It keeps numbers, and the body of a request, as they are
+// written.
+func DecodePatch(b []byte) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+
+	var doc map[string]any
+	if err := d.Decode(&doc); err != nil {
+		return nil, err
+	}
+
+	// The body is a message to the target, in which a null and the order of fields can have a meaning. As a RawMessage,
+	// mergePatch also replaces it as a whole.
+	action, _ := doc["action"].(map[string]any)
+	if request, _ := action["http"].(map[string]any); request["json"] != nil {
+		var raw struct {
+			Action struct {
+				HTTP struct {
+					JSON json.RawMessage `json:"json"`
+				} `json:"http"`
+			} `json:"action"`
+		}
+
+		if err := json.Unmarshal(b, &raw); err != nil {
+			return nil, err
+		}
+
+		request["json"] = raw.Action.HTTP.JSON
+	}
+
+	return doc, nil
+}
+
+// mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old
+// one.
+func mergePatch(doc, patch map[string]any) map[string]any {
+	if doc == nil {
+		doc = map[string]any{}
+	}
+
+	for key, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(doc, key)
+		case map[string]any:
+			inner, _ := doc[key].(map[string]any)
+			doc[key] = mergePatch(inner, v)
+		default:
+			doc[key] = v
+		}
+	}
+
+	return doc
+}
+
+// ResolveTimes replaces the times in a patch, which may be local, by instants. Local times are in the time zone of the
+// patch or, if it has none, in the one that zone returns.
+func ResolveTimes(patch map[string]any, zone func() (string, error)) error {
+	for _, field := range TimeFields() {
+		text, ok := patch[field].(string)
+		if !ok {
+			continue
+		}
+
+		timezone, given := patch["timezone"].(string)
+		if !given && !isInstant(text) {
+			var err error
+			if timezone, err = zone(); err != nil {
+				return err
+			}
+		}
+
+		at, err := Instant(field, text, timezone)
+		if err != nil {
+			return err
+		}
+
+		patch[field] = at
+	}
+
+	return nil
+}
+
+// isInstant reports whether a time includes its offset, so that no zone is needed.
+func isInstant(text string) bool {
+	var t task.Time
+	return t.UnmarshalText([]byte(text)) == nil
+}
