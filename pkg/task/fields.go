@@ -46,6 +46,7 @@ type Field struct {
 	index     []int // of the field in its struct
 	optional  bool  // the zero value means that the field is not set, unless the field is a pointer
 	pointer   bool
+	checked   bool // the tags of the field, or of a field inside it, limit its values
 	unique    bool // the elements of the list must differ
 	low, high reflect.Value
 }
@@ -143,6 +144,9 @@ func newField(sf reflect.StructField, prefix, path string, value reflect.Value) 
 	case t.Kind() == reflect.Slice && isObject(t.Elem()):
 		f.Inner = structFields(reflect.New(t.Elem()).Elem(), path+"[].")
 	}
+
+	f.checked = f.high.IsValid() || len(f.Enum) > 0 || f.MaxLen > 0 || f.unique ||
+		slices.ContainsFunc(f.Inner, func(inner Field) bool { return inner.checked })
 
 	return f
 }
@@ -274,7 +278,7 @@ func (f Field) parseBound(text string) reflect.Value {
 }
 
 // CheckRange checks the value of a field against its tags. It does not check the fields inside the value.
-func (f Field) CheckRange(v reflect.Value) error {
+func (f *Field) CheckRange(v reflect.Value) error {
 	if f.optional && !f.pointer && v.IsZero() {
 		return nil
 	}
@@ -293,11 +297,15 @@ func (f Field) CheckRange(v reflect.Value) error {
 		}
 	}
 
-	return f.checkValue(f.Path, v)
+	if err := f.checkValue(v); err != nil {
+		return Under(f.Path, err)
+	}
+
+	return nil
 }
 
 // checkLength checks the number of elements of a list or a map.
-func (f Field) checkLength(v reflect.Value) error {
+func (f *Field) checkLength(v reflect.Value) error {
 	if f.MaxLen > 0 && v.Len() > f.MaxLen {
 		return Invalid(CodeTooMany, f.Path, "has %d elements; at most %d are allowed", v.Len(), f.MaxLen)
 	}
@@ -305,16 +313,20 @@ func (f Field) checkLength(v reflect.Value) error {
 }
 
 // checkElements checks the elements of a list.
-func (f Field) checkElements(v reflect.Value) error {
+func (f *Field) checkElements(v reflect.Value) error {
+	if !f.high.IsValid() && len(f.Enum) == 0 && !f.unique {
+		return nil
+	}
+
 	for i := range v.Len() {
-		path, element := fmt.Sprintf("%s[%d]", f.Path, i), v.Index(i)
-		if err := f.checkValue(path, element); err != nil {
-			return err
+		element := v.Index(i)
+		if err := f.checkValue(element); err != nil {
+			return Under(fmt.Sprintf("%s[%d]", f.Path, i), err)
 		}
 
 		for earlier := range i {
 			if f.unique && element.Equal(v.Index(earlier)) {
-				return Invalid(CodeBadValue, path, "%s is given twice", Quote(fmt.Sprint(element.Interface())))
+				return Invalid(CodeBadValue, fmt.Sprintf("%s[%d]", f.Path, i), "%s is given twice", Quote(fmt.Sprint(element.Interface())))
 			}
 		}
 	}
@@ -322,13 +334,13 @@ func (f Field) checkElements(v reflect.Value) error {
 	return nil
 }
 
-// checkValue checks a value, or an element of a list, against the range and the allowed values.
-func (f Field) checkValue(path string, v reflect.Value) error {
+// checkValue checks a value, or an element of a list, against the range and the allowed values. Its errors have no field.
+func (f *Field) checkValue(v reflect.Value) error {
 	if f.high.IsValid() && !isBetween(v, f.low, f.high) {
-		return Invalid(CodeOutOfRange, path, "%v is not between %v and %v", v.Interface(), f.low.Interface(), f.high.Interface())
+		return Invalid(CodeOutOfRange, "", "%v is not between %v and %v", v.Interface(), f.low.Interface(), f.high.Interface())
 	}
 	if len(f.Enum) > 0 && !slices.Contains(f.Enum, v.String()) {
-		return NoneOf(CodeBadValue, path, v.String(), f.Enum...)
+		return NoneOf(CodeBadValue, "", v.String(), f.Enum...)
 	}
 
 	return nil
@@ -347,8 +359,12 @@ func isBetween(v, low, high reflect.Value) bool {
 func checkRanges(v reflect.Value, fields []Field, report func(error) bool) bool {
 	for i := range fields {
 		f := &fields[i]
+		if !f.checked {
+			continue
+		}
+
 		value := v.FieldByIndex(f.index)
-		if f.pointer && value.IsNil() {
+		if f.optional && value.IsZero() { // not set
 			continue
 		}
 		if f.pointer {

@@ -76,7 +76,8 @@ func TestField_CheckRange(t *testing.T) {
 		{"retry.factor", 0.9, "retry.factor: 0.9 is not between 1 and 100"},
 	} {
 		got := ""
-		if err := fields[c.path].CheckRange(reflect.ValueOf(c.value)); err != nil {
+		f := fields[c.path]
+		if err := f.CheckRange(reflect.ValueOf(c.value)); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
