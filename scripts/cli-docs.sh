@@ -74,6 +74,7 @@ END
 	done
 	topic contexts "Contexts"
 	topic output "Output"
+	topic fields "Fields of a task"
 	topic policies "Policies"
 	topic run-names "Run names"
 	topic selectors "Selectors"
