@@ -56,10 +56,7 @@ func TestDocs_TasksListsEveryField(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var rest []task.Field // the fields that no table has
-	for _, f := range task.Flatten(task.SpecFields()) {
-		rest = append(rest, f)
-	}
+	rest := task.Flatten(task.SpecFields()) // the fields that no table has
 
 	tables := fieldTable.FindAllStringSubmatch(string(b), -1)
 	selected := map[string][]task.Field{}
