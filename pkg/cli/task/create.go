@@ -65,7 +65,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if err == nil {
-			err = a.ResolveTimes(func() (string, error) { return task.Defaults().Timezone, nil })
+			err = manifest.ResolveTimes(a.Patch, func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 
 		if err != nil {

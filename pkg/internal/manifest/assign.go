@@ -84,11 +84,6 @@ func (a *Assignments) SetValue(path string, value any) error {
 	return a.put(at, value)
 }
 
-// ResolveTimes is ResolveTimes for the patch of the assignments.
-func (a *Assignments) ResolveTimes(zone func() (string, error)) error {
-	return ResolveTimes(a.Patch, zone)
-}
-
 // locate returns the location of a path.
 func (a *Assignments) locate(path string) (location, error) {
 	l := location{}

@@ -255,7 +255,7 @@ func (f builderFields) applyTexts(s *task.Spec, before map[string]string) error 
 		faults = append(faults, changes.Set(field.Path, text))
 	}
 
-	if err := changes.ResolveTimes(func() (string, error) { return s.Timezone, nil }); err != nil {
+	if err := manifest.ResolveTimes(changes.Patch, func() (string, error) { return s.Timezone, nil }); err != nil {
 		return errors.Join(append(faults, err)...)
 	}
 
