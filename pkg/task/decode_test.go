@@ -544,6 +544,23 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 			t.Errorf("%s of a task is not in its entry", name)
 		}
 	}
+
+	// Validate sees the fields that it can judge. Shadow and paused have no invalid values.
+	for _, change := range []func(*Entry){
+		func(e *Entry) { e.Timeout = -1 }, func(e *Entry) { e.KillSignal = "SIGSTOP" }, func(e *Entry) { e.Retry.Attempts = -1 },
+		func(e *Entry) { e.Output.Streams = "x" }, func(e *Entry) { e.Success.Output = "(" }, func(e *Entry) { e.Overlap = "x" },
+		func(e *Entry) { e.Missed.Policy = "x" }, func(e *Entry) { e.Target.Strategy = "x" }, func(e *Entry) { e.History.Record = "x" },
+		func(e *Entry) { e.DST.Gap = "x" }, func(e *Entry) { e.Jitter = -1 }, func(e *Entry) { e.MaxRuns = -1 }, func(e *Entry) { e.Accept.Args = -1 },
+	} {
+		valid := NewEntry(Task{Spec: mustRead(t, doc(""))}, now, now)
+		if err := valid.Validate(); err != nil {
+			t.Fatal(err)
+		}
+
+		if change(&valid); valid.Validate() == nil {
+			t.Errorf("%+v is accepted", valid)
+		}
+	}
 }
 
 func TestSameTicks_LooksAtWhatMovesTicks(t *testing.T) {

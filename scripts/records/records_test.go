@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"go/parser"
+	"go/token"
 	"os"
 	"reflect"
 	"strings"
@@ -25,6 +27,41 @@ func TestCodec_IsThatOfTheStructs(t *testing.T) {
 	got, err := os.ReadFile("../../pkg/store/record/codec_generated.go")
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the codec of records is not that of their structs (%v): run go generate ./pkg/store/record", err)
+	}
+}
+
+// A field that is added to a struct needs no other change to be encoded, decoded and described.
+func TestRecords_HaveANewFieldOfTheirStruct(t *testing.T) {
+	structs, err := readPackages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	source, err := os.ReadFile("../../pkg/task/run.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	changed := strings.Replace(string(source), "\tOutputSummary\n", "\tMoonPhase int64 `json:\"moon_phase,omitempty\"` // in days\n\n\tOutputSummary\n", 1)
+	file, err := parser.ParseFile(token.NewFileSet(), "run.go", changed, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	structs.addFile("task", file)
+
+	codec, err := structs.generateCodec()
+	for _, code := range []string{
+		"w.writeInt64IfSet(\"moon_phase\", v.MoonPhase)\n", "case \"moon_phase\":\n\t\tr.readInt64(&v.MoonPhase)\n",
+	} {
+		if err != nil || !bytes.Contains(codec, []byte(code)) {
+			t.Errorf("the codec does not contain %q, %v", code, err)
+		}
+	}
+
+	var row bytes.Buffer
+	if err := structs.writeType(&row, "task.Run", new([]string)); err != nil || !strings.Contains(row.String(), "\n| `moon_phase` | number | if set | in days |\n") {
+		t.Errorf("the page does not describe the field, %v", err)
 	}
 }
 

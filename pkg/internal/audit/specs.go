@@ -200,19 +200,11 @@ func readEntry(value []byte) (task.Entry, error) {
 		return e, err
 	}
 
-	spec := task.Spec{
-		Name: "name", Namespace: "namespace", Action: e.Action, Schedule: e.Schedule, Timezone: e.Timezone,
-		Timeout: e.Timeout, KillGrace: e.KillGrace, Overlap: e.Overlap, Missed: e.Missed, Retry: e.Retry,
-		Target: e.Target, History: e.History, Output: e.Output, Start: e.Start, End: e.End, Jitter: e.Jitter,
-		MaxRuns: e.MaxRuns, TTL: e.TTL, Queue: e.Queue, MaxActive: e.MaxActive, Deadline: e.Deadline,
-		PauseAfter: e.PauseAfter, KillSignal: e.KillSignal, Success: e.Success, Accept: e.Accept,
-	}
-
 	if err := schedule.Check(e.Timing()); err != nil {
 		return e, err
 	}
 
-	return e, spec.Validate()
+	return e, e.Validate()
 }
 
 // keptJudge judges former versions of specs, and tombstones of deleted tasks.

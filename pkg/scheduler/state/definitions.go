@@ -86,16 +86,11 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		return nil, err
 	}
 
-	// Validate checks a whole spec, so fill in valid values for what is not part of a policy.
-	spec := task.Spec{
-		Name: "name", Namespace: "namespace", Action: task.Action{Noop: &task.Noop{}}, Timeout: e.Timeout, KillGrace: e.KillGrace,
-		MaxRuns: e.MaxRuns, TTL: e.TTL, Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline,
-		PauseAfter: e.PauseAfter, Retry: e.Retry, Target: e.Target, History: e.History,
-		KillSignal: e.KillSignal,
-		Success:    e.Success,
-		Output:     e.Output,
-	}
-	if err := spec.Validate(); err != nil {
+	// Validate checks a whole entry. The action, and what requests may add to it, are not part of a policy.
+	whole := e
+	whole.Action, whole.Accept = task.Action{Noop: &task.Noop{}}, task.Accept{}
+
+	if err := whole.Validate(); err != nil {
 		return nil, err
 	}
 
