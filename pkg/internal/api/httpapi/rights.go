@@ -481,10 +481,11 @@ func (r *Rights) RecordRead(ctx context.Context, s *store.Store, o task.AuditObj
 }
 
 // recordFirst writes the audit record of something that must not be done without it. If nobody knows whether the record was
-// written, it is not done, so the caller may try again. Then there may be two records, and not too few.
+// written, it is not done, so the caller may try again. Then there may be two records, and not too few. The error of a full
+// etcd stays: the caller must make space first.
 func recordFirst(ctx context.Context, s *store.Store, r *Rights) error {
 	err := s.As(r).RecordIntent(ctx)
-	if errors.Is(err, task.ErrUnknown) {
+	if errors.Is(err, task.ErrUnknown) && !store.NoSpace(err) {
 		return fmt.Errorf("%w: %v", task.ErrUnavailable, err)
 	}
 
