@@ -187,9 +187,9 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 
 	some := pflag.NewFlagSet("", pflag.ContinueOnError)
 	some.IntVar(&s.Tasks, "tasks", s.Tasks, "number of tasks")
-	some.DurationVar(&s.Duration, "duration", s.Duration, "how long to measure")
-	some.DurationVar(&s.Warmup, "warmup", s.Warmup, "how long to run before the measurement")
-	some.DurationVar(&s.Limit, "limit-duration", s.Limit, "how long to measure the limits of etcd, in total (0s: do not)")
+	factory.DurationVar(some, &s.Duration, "duration", s.Duration, "how long to measure")
+	factory.DurationVar(some, &s.Warmup, "warmup", s.Warmup, "how long to run before the measurement")
+	factory.DurationVar(some, &s.Limit, "limit-duration", s.Limit, "how long to measure the limits of etcd, in total (0s: do not)")
 	some.IntVar(&s.Callers, "callers", s.Callers, "number of concurrent callers")
 	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
@@ -201,9 +201,9 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Base, "base", s.Base, "number of tasks of the pass with few tasks")
 	some.IntVar(&s.LabelValues, "label-values", s.LabelValues, "distinct values of one of the three labels of the tasks")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
-	some.DurationVar(&s.Every, "every", s.Every, "time between two rounds, in whole seconds")
+	factory.DurationVar(some, &s.Every, "every", s.Every, "time between two rounds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "number of rounds to measure")
-	some.DurationVar(&s.Lease, "lease-ttl", s.Lease, "time after which a silent node counts as gone")
+	factory.DurationVar(some, &s.Lease, "lease-ttl", s.Lease, "time after which a silent node counts as gone")
 	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
 	some.VisitAll(func(flag *pflag.Flag) {
 		if slices.Contains(named, flag.Name) {

@@ -85,7 +85,7 @@ func TestLoad_DescribesAChosenMinute(t *testing.T) {
 func TestLoad_RefusesWrongSteps(t *testing.T) {
 	w := newWorld(t)
 	for query, field := range map[string]string{
-		"span=25h": "span", "span=30s": "span", "span=1d": "span", "step=90s": "step", "span=10m&step=3m": "step", "peaks=21": "peaks", "q=state:faild": "q",
+		"span=25h": "span", "span=30s": "span", "span=2d": "span", "span=soon": "span", "step=90s": "step", "span=10m&step=3m": "step", "peaks=21": "peaks", "q=state:faild": "q",
 		"minute=soon": "minute", "minute=2001-01-01T00:00:00Z": "minute", "minute=2001-01-01T00:00:30Z": "minute",
 	} {
 		if res := w.do(request{method: "GET", path: "/v1/load?" + query}); res.status != 422 || res.Problem.Field != field {
