@@ -18,8 +18,8 @@ import (
 func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) error {
 	s.applyAbandoned(p)
 	s.takeConflict(p, c, now)
-	s.countFailures(p, c)
-	err := s.setAsideFailing(p, now)
+	s.countFailedCommits(p, c)
+	err := s.setAsideConflicting(p, now)
 	s.rows.Flush(s.applied)
 
 	return err
@@ -143,7 +143,7 @@ func (s *shardState) watchAnew(t *state.Task, which func(*state.Attempt) bool) {
 // but this is not always enough: an edit may come before each commit, or a commit may compare a key that this
 // worker does not hold in memory.
 //
-// So a task is set aside after maxFailedTogether failed commits in a row. Plans for other tasks omit it, and it is
+// So a task is set aside after maxFailedCommitsTogether failed commits in a row. Plans for other tasks omit it, and it is
 // committed alone, after the others. Each further failure doubles the time until the next attempt, up to
 // maxRetryWait. An event or a repair of one of the task's records ends the wait. The task becomes a normal task
 // again when a commit for it succeeds, or when nothing is left to decide for it.
@@ -153,15 +153,15 @@ func (s *shardState) watchAnew(t *state.Task, which func(*state.Attempt) bool) {
 // their ticks are decided (plan.keepWatermark).
 
 const (
-	// maxFailedTogether is how many commits in a row may fail for a task before it is set aside.
-	maxFailedTogether = 2
+	// maxFailedCommitsTogether is how many commits in a row may fail for a task before it is set aside.
+	maxFailedCommitsTogether = 2
 	// minRetryWait and maxRetryWait limit the time between two commits for a task that is set aside. The
 	// first commit is made in the same round.
 	minRetryWait = 100 * time.Millisecond
 	maxRetryWait = 5 * time.Second
-	// maxFailedCommits is how many commits in a row may fail for a task before the shard is opened again,
+	// maxFailedCommitsBeforeReload is how many commits in a row may fail for a task before the shard is opened again,
 	// which happens once. The worker's state of the task may be wrong.
-	maxFailedCommits = 20
+	maxFailedCommitsBeforeReload = 20
 	// maxCommitsBetweenRetries is how many commits for other tasks may precede an attempt that is due for a task
 	// that is set aside.
 	maxCommitsBetweenRetries = 20
@@ -222,13 +222,13 @@ func (a *setAsideTasks) anyDue(now int64) bool {
 	return false
 }
 
-// countFailures counts a failed commit for each task that caused the failure. If the conflict does not show the
+// countFailedCommits counts a failed commit for each task that caused the failure. If the conflict does not show the
 // cause, the failure counts for all tasks of the plan. After a second failure, each of them is committed alone, and
 // only the cause fails again.
-func (s *shardState) countFailures(p *plan, c *store.Conflict) {
+func (s *shardState) countFailedCommits(p *plan, c *store.Conflict) {
 	count := func(t *state.Task) {
-		if t.Failed < math.MaxUint8 {
-			t.Failed++
+		if t.FailedCommits < math.MaxUint8 {
+			t.FailedCommits++
 		}
 	}
 
@@ -252,28 +252,28 @@ func (s *shardState) countFailures(p *plan, c *store.Conflict) {
 	}
 }
 
-// setAsideFailing sets aside the tasks of a failed plan with too many failed commits in a row. It returns
+// setAsideConflicting sets aside the tasks of a failed plan with too many failed commits in a row. It returns
 // errReload if the shard must be opened again because of one of them.
-func (s *shardState) setAsideFailing(p *plan, now time.Time) error {
+func (s *shardState) setAsideConflicting(p *plan, now time.Time) error {
 	for i := range p.changes {
 		t := p.changes[i].task
-		if t.Failed < maxFailedTogether {
+		if t.FailedCommits < maxFailedCommitsTogether {
 			continue
 		}
 
 		name := t.FullName()
-		if t.Failed >= maxFailedCommits && !s.reopenedFor[name] {
+		if t.FailedCommits >= maxFailedCommitsBeforeReload && !s.reopenedFor[name] {
 			s.reopenedFor[name] = true
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		}
 
 		// The first commit for the task alone is made in this round.
 		retryAt := int64(0)
-		if wait := retryWait(t.Failed); wait > 0 {
+		if wait := retryWait(t.FailedCommits); wait > 0 {
 			retryAt = now.Add(wait).UnixMilli()
 		}
 
-		if t.Failed == maxFailedTogether+1 && !s.reopenedFor[name] {
+		if t.FailedCommits == maxFailedCommitsTogether+1 && !s.reopenedFor[name] {
 			s.addNotice(notice{kind: taskSetAside, task: name})
 		}
 
@@ -286,11 +286,11 @@ func (s *shardState) setAsideFailing(p *plan, now time.Time) error {
 
 // retryWait returns the time until the next commit for a task after this many failed commits in a row.
 func retryWait(failed uint8) time.Duration {
-	if failed <= maxFailedTogether {
+	if failed <= maxFailedCommitsTogether {
 		return 0
 	}
 
-	return min(minRetryWait<<min(failed-maxFailedTogether-1, 10), maxRetryWait)
+	return min(minRetryWait<<min(failed-maxFailedCommitsTogether-1, 10), maxRetryWait)
 }
 
 // takeOffHeap removes a task from the heap of due tasks, and keeps its next tick.
@@ -333,7 +333,7 @@ func (s *shardState) examineSetAside(now time.Time) {
 func (s *shardState) endIdleSetAside(now time.Time) {
 	for _, t := range s.aside.ready(now.UnixMilli()) {
 		delete(s.aside.retryAt, t)
-		t.Failed = 0
+		t.FailedCommits = 0
 		s.rescheduleTask(t)
 	}
 }

@@ -136,7 +136,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 		w.want(name, "+1 dispatched")
 	}
 
-	if n := h.state.records.TaskNamed("default/b").Failed; n != 0 {
+	if n := h.state.records.TaskNamed("default/b").FailedCommits; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 
@@ -157,7 +157,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	_ = h.try(1)
 	h.see()
 
-	if n := h.state.records.TaskNamed("default/a").Failed; n != 2 {
+	if n := h.state.records.TaskNamed("default/a").FailedCommits; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -562,8 +562,8 @@ var conflictMutants = map[string]func(s *shardState, p *plan, c *store.Conflict,
 	"": (*shardState).applyConflict,
 	"conflict-unapplied": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
 		s.applyAbandoned(p)
-		s.countFailures(p, c)
-		return s.setAsideFailing(p, now)
+		s.countFailedCommits(p, c)
+		return s.setAsideConflicting(p, now)
 	},
 	"failures-uncounted": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
 		s.applyAbandoned(p)
@@ -573,7 +573,7 @@ var conflictMutants = map[string]func(s *shardState, p *plan, c *store.Conflict,
 	"never-set-aside": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {
 		s.applyAbandoned(p)
 		s.takeConflict(p, c, now)
-		s.countFailures(p, c)
+		s.countFailedCommits(p, c)
 		return nil
 	},
 	"tick-passed": func(s *shardState, p *plan, c *store.Conflict, now time.Time) error {

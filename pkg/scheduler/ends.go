@@ -199,7 +199,7 @@ func (p *plan) countEnds(t *state.Task) {
 	})
 
 	if pause {
-		p.addEffect(noticeGiven{notice{kind: taskPaused, task: t.FullName(), failures: failures}})
+		p.addEffect(noticeGiven{notice{kind: taskPaused, task: t.FullName(), failedRuns: failures}})
 	}
 
 	p.addEffect(failuresCounted{past})

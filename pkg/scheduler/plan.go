@@ -249,7 +249,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 
 	for i := range p.changes {
 		t := p.changes[i].task
-		t.Failed = 0
+		t.FailedCommits = 0
 		s.endSetAside(t)
 
 		// The task's records can be committed after all.

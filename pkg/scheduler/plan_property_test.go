@@ -137,7 +137,7 @@ func (h *testWorker) knowledge() string {
 		}
 
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", t.FullName(),
-			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
+			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.FailedCommits, t.Own())
 
 		if at, ok := h.state.aside.retryAt[t]; ok {
 			fmt.Fprintf(&b, " aside %d", at)

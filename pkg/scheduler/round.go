@@ -294,7 +294,7 @@ func (w *worker) logNotices() {
 		switch n.kind {
 		case taskPaused:
 			w.e.metrics.Paused.Inc()
-			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failures))...)
+			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failedRuns))...)
 		case taskSetAside:
 			w.e.metrics.SetAside.Inc()
 			w.log.Warn("set aside a task: commits for it fail repeatedly", about...)

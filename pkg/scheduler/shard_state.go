@@ -131,11 +131,11 @@ func (s *shardState) releaseAll() {
 // A notice is a message for people, which the worker logs. Some notices are also counted. Fields that do
 // not apply are zero.
 type notice struct {
-	kind     noticeKind
-	task     string
-	run      string
-	failures int // consecutive failures, for taskPaused
-	err      error
+	kind       noticeKind
+	task       string
+	run        string
+	failedRuns int // consecutive failures, for taskPaused
+	err        error
 }
 
 type noticeKind int

@@ -32,10 +32,10 @@ type Deletion struct {
 
 // IsOver reports whether the deletion has succeeded, failed or was dropped. Any goroutine may call it. A
 // late answer does no harm, because the deletion compares the entry.
-func (b *Deletion) IsOver() bool { return b.over.Load() }
+func (d *Deletion) IsOver() bool { return d.over.Load() }
 
 // DropUnasked ends a deletion that was not requested. Its task requests another one later.
-func (b *Deletion) DropUnasked() { b.over.Store(true) }
+func (d *Deletion) DropUnasked() { d.over.Store(true) }
 
 // Deleter deletes tasks whose ttl has expired. It works in parallel with the workers, so that no tick waits
 // for it. A request that does not fit into its queue is dropped, and the task requests the deletion again.
@@ -57,11 +57,11 @@ func NewDeleter(s TaskExpirer, count func(), log *zap.Logger) *Deleter {
 
 // AskAll requests deletions. then is called after each one that is carried out. If there is no room for
 // one, it is over at once, without a call of then.
-func (u *Deleter) AskAll(deletions []*Deletion, then func()) {
+func (d *Deleter) AskAll(deletions []*Deletion, then func()) {
 	for _, b := range deletions {
 		b.then = then
 		select {
-		case u.line <- b:
+		case d.line <- b:
 		default:
 			b.DropUnasked()
 		}
@@ -69,10 +69,10 @@ func (u *Deleter) AskAll(deletions []*Deletion, then func()) {
 }
 
 // Pending returns the queue from which Run takes deletions. Tests use it in place of Run.
-func (u *Deleter) Pending() <-chan *Deletion { return u.line }
+func (d *Deleter) Pending() <-chan *Deletion { return d.line }
 
 // Run carries out deletions until ctx ends.
-func (u *Deleter) Run(ctx context.Context) error {
+func (d *Deleter) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 
 	for range deletersAtOnce {
@@ -81,8 +81,8 @@ func (u *Deleter) Run(ctx context.Context) error {
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
-				case b := <-u.line:
-					u.Delete(ctx, b)
+				case b := <-d.line:
+					d.Delete(ctx, b)
 				}
 			}
 		})
@@ -97,20 +97,20 @@ const maxDeletionTries = 5
 
 // Delete carries out one deletion. It logs a failure and does not retry it: the task requests the deletion
 // again.
-func (u *Deleter) Delete(ctx context.Context, b *Deletion) {
+func (d *Deleter) Delete(ctx context.Context, b *Deletion) {
 	err := task.ErrConflict
 	for try := 0; try < maxDeletionTries && errors.Is(err, task.ErrConflict); try++ {
-		err = u.store.ExpireTask(ctx, b.Fences, b.Ref, b.Mod, b.Tombstone)
+		err = d.store.ExpireTask(ctx, b.Fences, b.Ref, b.Mod, b.Tombstone)
 	}
 
 	b.over.Store(true)
 	b.then()
 
 	if err != nil {
-		u.log.Debug("could not delete an expired task", zap.String("task", b.Ref.String()), zap.Error(err))
+		d.log.Debug("could not delete an expired task", zap.String("task", b.Ref.String()), zap.Error(err))
 		return
 	}
 
-	u.count()
-	u.log.Info("deleted an expired task", zap.String("task", b.Ref.String()))
+	d.count()
+	d.log.Info("deleted an expired task", zap.String("task", b.Ref.String()))
 }

@@ -198,22 +198,22 @@ func (r *Records) RepairRecords(d Differences) *RecordRepair {
 
 // Keys returns the records to read: those that still differ, because the watch may have delivered some events
 // meanwhile, and the entries of waiting runs that differ. Entries come before queue records.
-func (p *RecordRepair) Keys() []string {
+func (r *RecordRepair) Keys() []string {
 	var keys []string
 
 	// entries holds the keys of the entries of waiting runs.
 	entries := map[string]bool{}
-	for key, mod := range p.differing {
-		sk, ok := p.known.Keys.ParseShard(key)
+	for key, mod := range r.differing {
+		sk, ok := r.known.Keys.ParseShard(key)
 		if !ok {
 			continue
 		}
 
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
-		if mod > 0 && p.known.LacksRecord(&ev) || mod == 0 && p.known.HasRecord(&ev) {
+		if mod > 0 && r.known.LacksRecord(&ev) || mod == 0 && r.known.HasRecord(&ev) {
 			keys = append(keys, key)
 			if sk.Kind == record.KindQueued {
-				entries[p.known.Keys.Entry(sk.Ref)] = true
+				entries[r.known.Keys.Entry(sk.Ref)] = true
 			}
 		}
 	}
@@ -238,27 +238,27 @@ const (
 )
 
 // Judge decides about a record as etcd has it now. The caller applies it before it asks about the next one.
-func (p *RecordRepair) Judge(ev *store.ShardEvent) Verdict {
-	mod, differs := p.differing[ev.Key]
+func (r *RecordRepair) Judge(ev *store.ShardEvent) Verdict {
+	mod, differs := r.differing[ev.Key]
 
 	if ev.Kind == record.KindEntry && !ev.Deleted {
-		p.entries[ev.Task] = ev.Mod
+		r.entries[ev.Task] = ev.Mod
 	}
 
-	t := p.known.Tasks.Get(ev.Task)
+	t := r.known.Tasks.Get(ev.Task)
 	switch {
 	case !differs:
 		// It was read only because of a waiting run.
 		return LeaveRecord
-	case ev.Kind == record.KindQueued && !ev.Deleted && p.entries[ev.Task] > 0 && (t == nil || t.Mod < p.entries[ev.Task]):
+	case ev.Kind == record.KindQueued && !ev.Deleted && r.entries[ev.Task] > 0 && (t == nil || t.Mod < r.entries[ev.Task]):
 		// The task is unknown or older than its entry in etcd. The watch or the next comparison brings the entry.
 		return LeaveRecord
 	case ev.Kind == record.KindWatermark:
-		if p.known.WatermarkRev < ev.Mod {
+		if r.known.WatermarkRev < ev.Mod {
 			return ForeignWatermark
 		}
 		return LeaveRecord
-	case ev.Deleted && mod == 0 && p.known.HasRecord(ev), !ev.Deleted && ev.Mod == mod && p.known.LacksRecord(ev):
+	case ev.Deleted && mod == 0 && r.known.HasRecord(ev), !ev.Deleted && ev.Mod == mod && r.known.LacksRecord(ev):
 		// Still the same difference: etcd has changed no further, and the watch has delivered nothing.
 		return ApplyRecord
 	}
@@ -296,32 +296,32 @@ func (r *Records) RepairRuns(d Differences) *RunRepair {
 }
 
 // MayEnd reports whether Ended can return an attempt.
-func (p *RunRepair) MayEnd() bool { return len(p.gone) > 0 }
+func (r *RunRepair) MayEnd() bool { return len(r.gone) > 0 }
 
 // Ended returns the attempt that has ended and its task, or nil: the record at index i of Keys is gone, or belongs to a
 // later attempt. The end happened at or before the revision of the reading.
-func (p *RunRepair) Ended(i int, v store.Sighting) (*Task, *Attempt) {
-	g, isGone := p.gone[i]
+func (r *RunRepair) Ended(i int, v store.Sighting) (*Task, *Attempt) {
+	g, isGone := r.gone[i]
 	if !isGone {
 		return nil, nil
 	}
 
-	if a := p.diff.Gone[g]; v.Gone || a.Create != 0 && v.Create != a.Create {
-		return p.diff.GoneOf[g], a
+	if a := r.diff.Gone[g]; v.Gone || a.Create != 0 && v.Create != a.Create {
+		return r.diff.GoneOf[g], a
 	}
 
 	return nil, nil
 }
 
 // Added reports whether the attempt at index i of Keys is still active in etcd, and still unknown to the owner.
-func (p *RunRepair) Added(i int, v store.Sighting) bool {
-	if _, isGone := p.gone[i]; isGone || v.Gone {
+func (r *RunRepair) Added(i int, v store.Sighting) bool {
+	if _, isGone := r.gone[i]; isGone || v.Gone {
 		return false
 	}
 
-	u := slices.IndexFunc(p.diff.Unknown, func(o store.ActiveKey) bool { return o.RunKey == p.Keys[i] })
+	u := slices.IndexFunc(r.diff.Unknown, func(o store.ActiveKey) bool { return o.RunKey == r.Keys[i] })
 
-	return p.diff.Unknown[u].Create == v.Create && p.known.AttemptOf(p.diff.Unknown[u]) == nil
+	return r.diff.Unknown[u].Create == v.Create && r.known.AttemptOf(r.diff.Unknown[u]) == nil
 }
 
 // Orphans finds records of tasks that no longer exist on a page of the shard's history. They are deleted, and a deleted

@@ -39,24 +39,24 @@ const maxJoinedSelectors = 1000
 
 // Of returns the limits of a version of a namespace's record. If there have been as many versions as there are ids, it
 // forgets all results, and calls forget, which sets Checked of all tasks to 0.
-func (k *NamespaceChecks) Of(name string, n *task.Namespace, forget func()) *NamespaceLimits {
-	if l := k.byName[name]; l != nil && l.record.Revision == n.Revision {
+func (c *NamespaceChecks) Of(name string, n *task.Namespace, forget func()) *NamespaceLimits {
+	if l := c.byName[name]; l != nil && l.record.Revision == n.Revision {
 		return l
 	}
 
-	if k.last == MaxLimitIDs {
-		k.byName, k.last = nil, 0
+	if c.last == MaxLimitIDs {
+		c.byName, c.last = nil, 0
 		forget()
 	}
 
-	if k.byName == nil {
-		k.byName = map[string]*NamespaceLimits{}
+	if c.byName == nil {
+		c.byName = map[string]*NamespaceLimits{}
 	}
 
-	k.last++
+	c.last++
 	selector, err := task.ParseSelector(n.Nodes)
-	l := &NamespaceLimits{record: n, id: k.last, selector: selector, broken: err != nil}
-	k.byName[strings.Clone(name)] = l // name is part of the text of a task
+	l := &NamespaceLimits{record: n, id: c.last, selector: selector, broken: err != nil}
+	c.byName[strings.Clone(name)] = l // name is part of the text of a task
 
 	return l
 }

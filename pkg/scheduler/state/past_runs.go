@@ -255,7 +255,7 @@ func NewHistoryReader(t *Task, rev int64, keys []store.ShardEvent) *HistoryReade
 }
 
 // Task returns the task whose history is read.
-func (s *HistoryReader) Task() *Task { return s.t }
+func (h *HistoryReader) Task() *Task { return h.t }
 
 // MaxEndsRead limits how many records are read to find the latest end of a task. A history may have
 // thousands, and the worker's ticks wait meanwhile. To hide a later end, as many ends would have to be
@@ -270,53 +270,53 @@ const MaxEndsRead = 200
 //   - If consecutive failures pause the task, the records that are not counted, back to a success, or until
 //     there are enough failures to pause the task.
 //   - Otherwise none.
-func (s *HistoryReader) Wants(most int) []store.ShardEvent {
+func (h *HistoryReader) Wants(most int) []store.ShardEvent {
 	n := 0
-	if !s.read {
-		n = min(most, len(s.keys))
-	} else if s.t.Policy.TTL > 0 {
-		n = min(most, len(s.keys), max(0, MaxEndsRead-len(s.ends)))
-	} else if t := s.t; t.Present && !t.Bad && t.CountsFailures() {
-		if slices.ContainsFunc(s.ends, func(e End) bool { return e.State == task.Succeeded }) || InARow(0, s.ends) >= t.Policy.PauseAfter {
+	if !h.read {
+		n = min(most, len(h.keys))
+	} else if h.t.Policy.TTL > 0 {
+		n = min(most, len(h.keys), max(0, MaxEndsRead-len(h.ends)))
+	} else if t := h.t; t.Present && !t.Bad && t.CountsFailures() {
+		if slices.ContainsFunc(h.ends, func(e End) bool { return e.State == task.Succeeded }) || InARow(0, h.ends) >= t.Policy.PauseAfter {
 			return nil
 		}
 
-		for n < min(most, len(s.keys)) && s.keys[n].Mod > t.Own().Counted {
+		for n < min(most, len(h.keys)) && h.keys[n].Mod > t.Own().Counted {
 			n++
 		}
 	}
 
-	page := s.keys[:n]
-	s.keys, s.read = s.keys[n:], true
+	page := h.keys[:n]
+	h.keys, h.read = h.keys[n:], true
 
 	return page
 }
 
 // Take adds a record that was read. One that cannot be read counts neither as a failure nor as a success.
-func (s *HistoryReader) Take(ev store.ShardEvent) {
-	newest := s.last == 0 && !s.unreadable
+func (h *HistoryReader) Take(ev store.ShardEvent) {
+	newest := h.last == 0 && !h.unreadable
 
 	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if ev.Deleted || err != nil {
-		s.unreadable = s.unreadable || newest
+		h.unreadable = h.unreadable || newest
 		return
 	}
 
-	s.ends = append(s.ends, End{ev.Mod, r.State})
-	s.last = max(s.last, r.EndedAt.UnixMilli())
+	h.ends = append(h.ends, End{ev.Mod, r.State})
+	h.last = max(h.last, r.EndedAt.UnixMilli())
 }
 
 // Conclude stores the result in the task's Past. now is in Unix milliseconds.
-func (s *HistoryReader) Conclude(now int64) {
-	if !s.t.Present || s.t.Bad {
+func (h *HistoryReader) Conclude(now int64) {
+	if !h.t.Present || h.t.Bad {
 		return
 	}
 
-	p := s.t.EnsurePast()
-	p.Studied, p.upTo = true, s.rev
+	p := h.t.EnsurePast()
+	p.Studied, p.upTo = true, h.rev
 
-	last := s.last
-	if s.unreadable {
+	last := h.last
+	if h.unreadable {
 		// The last end is unknown. A task must not be deleted or tick too early, so its ttl and its period
 		// begin now.
 		last = now
@@ -325,12 +325,12 @@ func (s *HistoryReader) Conclude(now int64) {
 	p.noteEnded(last, now)
 	p.Known = true
 
-	if len(s.keys) > 0 && s.keys[0].Mod > s.t.Own().Counted {
+	if len(h.keys) > 0 && h.keys[0].Mod > h.t.Own().Counted {
 		// Uncounted records are left that were not read. The failures before those that were read do not
 		// add to them, because a run may have succeeded in between. An artificial success marks that.
-		s.ends = append(s.ends, End{s.keys[0].Mod, task.Succeeded})
+		h.ends = append(h.ends, End{h.keys[0].Mod, task.Succeeded})
 	}
 
-	slices.Reverse(s.ends)
-	p.Ends = s.ends
+	slices.Reverse(h.ends)
+	p.Ends = h.ends
 }

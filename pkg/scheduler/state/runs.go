@@ -276,11 +276,11 @@ type Watch struct {
 // attempt's record, which the node uses as well. If the record cannot be read, it is unknown which value
 // the node uses, so LostAfter returns the longest that is possible. With a shorter time, the attempt's
 // process could still run on a node that is cut off when another attempt takes over (G17).
-func (v *Watch) LostAfter() time.Duration {
-	if v.Unreadable != nil {
+func (w *Watch) LostAfter() time.Duration {
+	if w.Unreadable != nil {
 		return task.MaxLostAfter.Std()
 	}
-	return v.Held.EffectiveLostAfter().Std()
+	return w.Held.EffectiveLostAfter().Std()
 }
 
 // Returned is how a part ended.

@@ -46,20 +46,20 @@ type Task struct {
 	delay        int32 // ms after its time at which Next is due (jitter)
 	Generation   int32 // version of the spec
 
-	At      int32  // index in the heap, or -1
-	Row     int32  // slot of its row in the shard's index, or -1; see package rows
-	Change  uint16 // index in the plan's list of changes; may be out of date, see changeFor of scheduler
-	NameLen uint16 // length of namespace/name in bytes
-	Added   uint16 // history records since the last trim
-	Checked uint16 // the last check by the record of its namespace; see NamespaceChecks
-	UIDLen  uint8  // length of the uid in bytes
-	Failed  uint8  // consecutive commits that failed for a record of this task
-	Dead    uint8  // dead runs since the last trim
-	Present bool   // the entry exists
-	Bad     bool   // the entry cannot be read: the task has no ticks, and its queue waits
-	Paused  bool
-	Secret  bool // its attempts need a secret
-	marks   marks
+	At            int32  // index in the heap, or -1
+	Row           int32  // slot of its row in the shard's index, or -1; see package rows
+	Change        uint16 // index in the plan's list of changes; may be out of date, see changeFor of scheduler
+	NameLen       uint16 // length of namespace/name in bytes
+	Added         uint16 // history records since the last trim
+	Checked       uint16 // the last check by the record of its namespace; see NamespaceChecks
+	UIDLen        uint8  // length of the uid in bytes
+	FailedCommits uint8  // consecutive commits that failed for a record of this task
+	Dead          uint8  // dead runs since the last trim
+	Present       bool   // the entry exists
+	Bad           bool   // the entry cannot be read: the task has no ticks, and its queue waits
+	Paused        bool
+	Secret        bool // its attempts need a secret
+	marks         marks
 }
 
 // marks are flags of a task, in one byte. See the methods.

@@ -212,20 +212,20 @@ func (h *Heap) Set(t *Task, next int64) {
 type ActiveTasks struct{ Tasks []*Task }
 
 // Add adds a task, which must have an Activity and must not be in such a list.
-func (l *ActiveTasks) Add(t *Task) {
-	t.Activity.among, t.Activity.At = l, int32(len(l.Tasks))
-	l.Tasks = append(l.Tasks, t)
+func (a *ActiveTasks) Add(t *Task) {
+	t.Activity.among, t.Activity.At = a, int32(len(a.Tasks))
+	a.Tasks = append(a.Tasks, t)
 }
 
-func (l *ActiveTasks) removeTask(t *Task) {
-	last := len(l.Tasks) - 1
-	l.Tasks[t.Activity.At] = l.Tasks[last]
-	l.Tasks[t.Activity.At].Activity.At = t.Activity.At
-	l.Tasks[last] = nil
+func (a *ActiveTasks) removeTask(t *Task) {
+	last := len(a.Tasks) - 1
+	a.Tasks[t.Activity.At] = a.Tasks[last]
+	a.Tasks[t.Activity.At].Activity.At = t.Activity.At
+	a.Tasks[last] = nil
 
 	// Release memory after a peak.
-	if l.Tasks = l.Tasks[:last]; cap(l.Tasks) > 1024 && last < cap(l.Tasks)/8 {
-		l.Tasks = append(make([]*Task, 0, 2*last), l.Tasks...)
+	if a.Tasks = a.Tasks[:last]; cap(a.Tasks) > 1024 && last < cap(a.Tasks)/8 {
+		a.Tasks = append(make([]*Task, 0, 2*last), a.Tasks...)
 	}
 }
 

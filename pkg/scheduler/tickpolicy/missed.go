@@ -87,7 +87,7 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 // addReasons divides the ticks in (after, end], which are missed, into ranges by reason. Each tick gets the
 // first reason that applies: past its start deadline, past the window, due before this owner opened the
 // shard, or decided late for another cause.
-func (c *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time) {
+func (d *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time) {
 	// reason assigns a reason to the ticks up to an instant that have none yet.
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {
@@ -99,7 +99,7 @@ func (c *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time
 		}
 
 		if first, last, n, _ := s.Missed(after, upTo, 0); n > 0 {
-			c.Missed, c.Last = append(c.Missed, MissedTicks{first, last, n, name}), last
+			d.Missed, d.Last = append(d.Missed, MissedTicks{first, last, n, name}), last
 		}
 
 		after = upTo

@@ -43,15 +43,15 @@ func policy(name string, grace, window time.Duration, limit int) task.MissedPoli
 }
 
 // tell describes a lateDecision.
-func (c lateDecision) tell() string {
+func (d lateDecision) tell() string {
 	var parts []string
-	for _, m := range c.Missed {
+	for _, m := range d.Missed {
 		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.Count, m.First.Sub(start).Seconds(), m.Last.Sub(start).Seconds(), m.Reason))
 	}
 
-	if len(c.Run) > 0 {
+	if len(d.Run) > 0 {
 		text := "run"
-		for _, tick := range c.Run {
+		for _, tick := range d.Run {
 			text += fmt.Sprintf(" %g", tick.Sub(start).Seconds())
 		}
 		parts = append(parts, text)
