@@ -10,10 +10,123 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
+	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides
+// nothing before scan has delivered the active attempts. watch is that of the loaded shard.
+func (w *worker) runLoop(ctx context.Context, watch *background.Feed, scan <-chan map[int][]store.ActiveKey) error {
+	batches := watch.Batches
+	w.batches = batches
+	timer := time.NewTimer(maxIdleSleep)
+	defer timer.Stop()
+
+	scanned := false // the active attempts are known
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-batches:
+			if err := w.applyBatch(b); err != nil {
+				return err
+			}
+
+			// Apply everything that has arrived, so that one round decides on all of it.
+			if err := w.applyPending(batches); err != nil {
+				return err
+			}
+		case keys := <-scan:
+			scan, scanned = nil, true
+
+			if err := w.applyScan(ctx, keys[w.state.records.Shard]); err != nil {
+				return err
+			}
+
+			w.serving.Store(true)
+			w.served.Store(&served{w.state.rows.Index, watch})
+			w.requestPast()
+		case r := <-w.reviews:
+			if scanned {
+				if err := r.reviewBy(ctx, w); err != nil {
+					return err
+				}
+			}
+		case <-w.wakeSignal:
+			w.state.examineAll()
+		case <-timer.C:
+		}
+
+		// Decide nothing before the scan: the former owner may have dispatched attempts that are not known
+		// yet, and the overlap policy would be applied without them (G8).
+		if !scanned {
+			continue
+		}
+		if err := w.runRound(ctx); err != nil {
+			return err
+		}
+
+		timer.Reset(w.sleepFor())
+	}
+}
+
+// applyPending applies the batches that have already arrived. It does not wait.
+func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
+	for {
+		select {
+		case b := <-batches:
+			if err := w.applyBatch(b); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// maxIdleSleep is the longest time that a worker sleeps without reading the clock. A timer counts neither
+// the time during which a machine was suspended nor steps of the clock.
+const maxIdleSleep = 5 * time.Second
+
+// sleepFor returns how long the worker may sleep until something is due, at most maxIdleSleep. It also
+// publishes the due time of the first undecided tick.
+func (w *worker) sleepFor() time.Duration {
+	now := w.e.cfg.Now()
+	sleep := maxIdleSleep
+	w.undecided.Store(0)
+
+	// The next tick.
+	if len(w.state.due) > 0 {
+		due := w.state.due[0].DueAt()
+		w.undecided.Store(due)
+		sleep = min(sleep, state.Instant(due).Sub(now))
+	}
+
+	// The next time at which all waiting and active runs must be examined.
+	if !w.state.agenda.examineAllAt.IsZero() {
+		sleep = min(sleep, w.state.agenda.examineAllAt.Sub(now))
+	}
+
+	// The next time at which a single task must be examined.
+	if at, ok := w.state.agenda.later.next(); ok {
+		sleep = min(sleep, state.Instant(at).Sub(now))
+	}
+
+	// The next commit for a task that is set aside.
+	if at, ok := w.state.aside.nextRetry(); ok {
+		sleep = min(sleep, state.Instant(at).Sub(now))
+	}
+
+	// The next turn of the shard for catch-up tokens.
+	if w.state.line.Len() > 0 {
+		sleep = min(sleep, w.state.line.Turn.Sub(now))
+	}
+
+	return max(sleep, 0)
+}
 
 // runRound decides everything that is due at one value of now, in as many commits as that takes. If a
 // commit fails because state has changed, nothing was written: runRound applies the changes and decides
