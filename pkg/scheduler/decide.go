@@ -56,26 +56,29 @@ func (p *plan) decideDueTicks() {
 // the plan keeps the time of the watermark. Then the entry's from must record it. In both cases the commit
 // compares the entry, so an edit that the worker has not seen makes the commit fail (G7).
 func (p *plan) decideNextTick(t *state.Task) bool {
-	// records are the history and queue records of waiting ticks that this one may drop.
-	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop(p.now.UnixMilli())
+	covered := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen
+
+	// Most ticks write one record. more and size are the number and the size of the others.
+	more := 2 * t.TicksToDrop(p.now.UnixMilli()) // history and queue records of waiting ticks that this one may drop
 
 	// A late tick may have its turn before this one.
 	late := t.LateTurn(p.now.UnixMilli())
 	if late != nil {
-		records += 2 + t.EntryRecords()
+		more += 2 + t.EntryRecords()
 	}
 
-	// A light tick is the usual case: it writes one record and does not write the entry. It needs less room
-	// than Fits reserves, so more ticks fit into a commit.
-	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky()
-
-	if !p.namespaceOf(t).allows(t) { // its end takes a history record and a dead letter
-		light = false
-		records++
+	if !p.namespaceOf(t).allows(t) {
+		more++ // a dead letter
 	}
 
-	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
-	if !p.admitChange(t, room) {
+	size := more * roomForRecord
+
+	if !covered || more > 0 || t.Policy.MaxRuns > 0 || t.Policy.Sticky() {
+		more++ // the entry
+		size += roomForTask(t)
+	}
+
+	if !p.admitChange(t, p.commit.FitsTick(more, roomForTask(t)+size)) {
 		return false
 	}
 
@@ -194,7 +197,7 @@ func (p *plan) fireTick(t *state.Task, tick int64, id, trigger string) (reason s
 
 	// The claim depends on the node's session, which the commit compares. So no attempt is assigned to an
 	// instance that is gone.
-	n, ok := p.pickNode(t)
+	n, ok := p.pickNode(t, p.wantOf(t))
 	if !ok {
 		if paced {
 			p.reserved.returnToken()
@@ -205,7 +208,11 @@ func (p *plan) fireTick(t *state.Task, tick int64, id, trigger string) (reason s
 	p.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
 	p.dispatchRun(t, n, false)
-	p.countRun(t, tick)
+
+	if t.Policy.MaxRuns > 0 {
+		p.countRun(t, tick)
+	}
+
 	p.counts.run++
 	p.counts.lateness = append(p.counts.lateness, p.now.Sub(state.Instant(t.Due(tick))))
 
@@ -369,19 +376,13 @@ func (p *plan) missTicks(t *state.Task, m tickpolicy.MissedTicks) {
 }
 
 // decideUncovered decides the ticks up to the watermark of entries that it does not cover, in the order in
-// which the entries were created. It moves the watermark's seen past every entry that has none left, and
-// reports whether there were any such ticks.
+// which the entries were created. It returns up to where the watermark's seen may move: at most to seen, and not past
+// an entry that has such ticks left. It also reports whether there were any.
 //
-// The watermark says nothing about a task that was created after seen. So these ticks are undecided
+// The watermark says nothing about a task that was created after its seen. So these ticks are undecided
 // although they are before the watermark's time, and would be lost if seen moved past them (G4).
-func (p *plan) decideUncovered() (owed bool) {
-	s := p.s
-	if len(s.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(s.records.Watermark.Seen, s.seenUpTo())
-		return false
-	}
-
-	seen, mark := s.seenUpTo(), s.records.Watermark.Time.UnixMilli()
+func (p *plan) decideUncovered(seen int64) (newSeen int64, found bool) {
+	s, mark := p.s, p.s.records.Watermark.Time.UnixMilli()
 
 	// The clock of an earlier owner may have been ahead of this one. Ticks after now wait until they are
 	// due (G6).
@@ -397,7 +398,7 @@ func (p *plan) decideUncovered() (owed bool) {
 		// done means that no undecided tick up to the watermark is left, so seen may cover the entry.
 		done := false
 		if t.DueAt() <= upTo {
-			owed = true
+			found = true
 
 			// If upTo is before the watermark, the entry is done only if its next tick is due after the
 			// watermark.
@@ -410,9 +411,7 @@ func (p *plan) decideUncovered() (owed bool) {
 		}
 	}
 
-	p.commit.Watermark.Seen = max(s.records.Watermark.Seen, seen)
-
-	return owed
+	return seen, found
 }
 
 // byCreation orders tasks by the create revision of their entries, then by name.
@@ -420,13 +419,10 @@ func byCreation(a, b *state.Task) int {
 	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
 }
 
-// catchUp decides the ticks of tasks that are behind, the oldest tick first, and reports whether there were
-// any. It visits only as many tasks as the commit has room for; the next commits decide the rest.
-func (p *plan) catchUp() (any bool) {
+// catchUp decides the ticks of tasks that are behind, the oldest tick first. It visits only as many tasks as the commit
+// has room for; the next commits decide the rest.
+func (p *plan) catchUp() {
 	now := p.now.UnixMilli()
-	if !p.s.anyBehind(now) {
-		return false
-	}
 
 	// Visit the due tasks in order, and decide those that are behind, until the commit is full.
 	p.s.due.InOrder(func(t *state.Task) bool {
@@ -434,15 +430,8 @@ func (p *plan) catchUp() (any bool) {
 			return false
 		}
 
-		if t.IsBehind(now) {
-			any = true
-			return p.decideLateTicks(t, now) || !p.full
-		}
-
-		return true
+		return !t.IsBehind(now) || p.decideLateTicks(t, now) || !p.full
 	})
-
-	return any
 }
 
 // anyBehind reports whether a task is behind at now. A negative result is remembered (onTime) until a task

@@ -73,7 +73,11 @@ func (p *plan) fanOut(t *state.Task, run task.Run, f *task.Fan) {
 	p.changeOf(t).started = true
 	p.addEffect(runEnqueued{t, &state.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
 	p.examineAfterCommit(t)
-	p.countRun(t, run.ScheduledTime.UnixMilli())
+
+	if t.Policy.MaxRuns > 0 {
+		p.countRun(t, run.ScheduledTime.UnixMilli())
+	}
+
 	p.counts.run++
 }
 

@@ -76,7 +76,7 @@ func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	p := s.newPlan(now, as)
 
 	// Commits for other tasks must not delay tasks that are set aside forever.
-	if s.aside.commits >= maxCommitsBetweenRetries && p.decideSetAside() {
+	if len(s.aside.retryAt) > 0 && s.aside.commits >= maxCommitsBetweenRetries && p.decideSetAside() {
 		return p
 	}
 
@@ -84,14 +84,30 @@ func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	// behind. Both are recorded in the from of the entries, so the time of the watermark stays. If a commit
 	// contains any of them, other due ticks wait for the next one. So the watermark never passes an
 	// undecided tick (G4).
-	if owed := p.decideUncovered(); !owed && !p.catchUp() {
+	seen, overdue := s.seenUpTo(), false
+	if len(s.uncovered) > 0 {
+		seen, overdue = p.decideUncovered(seen)
+	}
+
+	p.commit.Watermark.Seen = max(s.records.Watermark.Seen, seen)
+
+	switch {
+	case overdue:
+	case s.anyBehind(now.UnixMilli()):
+		p.catchUp()
+	default:
 		p.decideDueTicks()
 	}
 
-	p.serveWaiting()
-	p.purgeRecords()
+	if len(s.agenda.toExamine) > 0 {
+		p.examineTasks()
+	}
 
-	if p.commit.Empty() {
+	if len(s.purges) > 0 {
+		p.purgeRecords()
+	}
+
+	if len(s.aside.retryAt) > 0 && p.commit.Empty() {
 		p.decideSetAside()
 	}
 
@@ -168,9 +184,9 @@ func roomForTask(t *state.Task) int {
 // plan changes are examined.
 func (p *plan) examineAfterCommit(t *state.Task) { p.addEffect(taskNoted{t}) }
 
-// serveWaiting examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
+// examineTasks examines the tasks that are noted in the agenda. If the commit is full, the tasks that are
 // left stay noted, including the one at which it became full.
-func (p *plan) serveWaiting() {
+func (p *plan) examineTasks() {
 	s := p.s
 
 	if p.full {
@@ -365,14 +381,9 @@ func (p *plan) ownFields(t *state.Task) task.Own {
 	return t.Own()
 }
 
-// countRun counts a tick that becomes a run, if the number of the task's runs is limited (max_runs). The
-// count is in the commit that creates the run, so it is exact (G24). The entry's from moves to the tick as
-// well.
+// countRun counts a tick that becomes a run of a task with max_runs. The count is in the commit that creates the run,
+// so it is exact (G24). The entry's from moves to the tick as well.
 func (p *plan) countRun(t *state.Task, tick int64) {
-	if t.Policy.MaxRuns == 0 {
-		return
-	}
-
 	p.changeEntry(t, func(e *entryChanged) {
 		e.own.Runs++
 		e.from = max(e.from, tick)
@@ -406,21 +417,28 @@ type reservedSlot struct {
 	pool placement.Pool
 }
 
-// pickNode chooses a node for a run and counts a slot of it. If it finds none, but one may become available
+// pickNode chooses a node for a run of t and counts a slot of it. If it finds none, but one may become available
 // without an event (a suspicion ends, facts change), the worker wakes up for that.
-func (p *plan) pickNode(t *state.Task) (*task.Node, bool) { return p.pickFor(t, p.wantOf(t)) }
+func (p *plan) pickNode(t *state.Task, w placement.Want) (*task.Node, bool) {
+	n, ok := p.s.ports.placement.Reserve(w, p.now)
+	if !ok {
+		p.examineWhenNodesMayAppear(t)
+	}
+
+	return n, ok
+}
 
 // pickForAttempt is like pickNode for a run in the queue. If the run has had an attempt, the next one
 // avoids the node on which that failed. A run whose request named a node waits for that node.
 func (p *plan) pickForAttempt(t *state.Task, q *state.Waiting) (*task.Node, bool) {
 	if q.TargetNode != "" {
-		return p.pickFor(t, p.namespaceOf(t).onNode(t, q.TargetNode))
+		return p.pickNode(t, p.namespaceOf(t).onNode(t, q.TargetNode))
 	}
 
 	w := p.wantOf(t)
 	w.Avoid = q.LastNode()
 
-	return p.pickFor(t, w)
+	return p.pickNode(t, w)
 }
 
 // pickPart is like pickForAttempt for a part that may run on any node. With the hash strategy, the parts of
@@ -436,15 +454,7 @@ func (p *plan) pickPart(t *state.Task, index int, q *state.Waiting) (*task.Node,
 		w.Key += "/" + strconv.Itoa(index)
 	}
 
-	return p.pickFor(t, w)
-}
-
-func (p *plan) pickFor(t *state.Task, w placement.Want) (*task.Node, bool) {
-	n, ok := p.s.ports.placement.Reserve(w, p.now)
-	if !ok {
-		p.examineWhenNodesMayAppear(t)
-	}
-	return n, ok
+	return p.pickNode(t, w)
 }
 
 // examineWhenNodesMayAppear makes the worker examine waiting runs again when a node may become available without an

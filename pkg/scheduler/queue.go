@@ -15,7 +15,11 @@ func (p *plan) enqueueRun(t *state.Task, run task.Run, reason string) {
 	p.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
 	p.addEffect(runEnqueued{t, &state.Waiting{Waiting: task.Waiting{Run: run}}})
-	p.countRun(t, run.ScheduledTime.UnixMilli())
+
+	if t.Policy.MaxRuns > 0 {
+		p.countRun(t, run.ScheduledTime.UnixMilli())
+	}
+
 	p.counts.queued++
 }
 

@@ -84,10 +84,6 @@ type historyStore interface {
 // store.HistoriesAtOnce of them, so that ticks of other tasks do not wait for long. If they cannot be read,
 // their tasks are examined again in a second. now is in Unix milliseconds.
 func (w *worker) readHistories(ctx context.Context, now int64) {
-	if len(w.state.unread) == 0 {
-		return
-	}
-
 	// Sort the tasks, so that the order does not depend on the map.
 	some := slices.SortedFunc(maps.Keys(w.state.unread), state.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]

@@ -157,17 +157,25 @@ func (w *worker) runRound(ctx context.Context) error {
 	w.state.agenda.moveDueTasks(now.UnixMilli())
 
 	w.state.grantTokens(wallClock)
-	w.state.examineSetAside(now)
+
+	if len(w.state.aside.retryAt) > 0 {
+		w.state.examineSetAside(now)
+	}
 
 	// This needs wallClock because of its monotonic reading, which Truncate removes. A step of the clock
 	// must not shorten the time after which an attempt is declared lost (G17).
-	if err := w.watchAttempts(ctx, wallClock); err != nil {
-		return err
+	if len(w.state.agenda.toExamine) > 0 {
+		if err := w.watchAttempts(ctx, wallClock); err != nil {
+			return err
+		}
 	}
 
 	for conflicts := 0; ; {
 		// Read the histories that earlier plans of this round have requested, a few at a time.
-		w.readHistories(ctx, now.UnixMilli())
+		if len(w.state.unread) > 0 {
+			w.readHistories(ctx, now.UnixMilli())
+		}
+
 		w.state.rows.Flush(w.state.applied)
 
 		if !w.state.hasWork(now) {

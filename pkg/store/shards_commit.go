@@ -130,9 +130,9 @@ func (s Shards) NewCommit(shard int, f Fences, known int64, w record.Watermark) 
 // size in bytes, with up to two comparisons for each record.
 func (c *Commit) Fits(n, bytes int) bool { return c.hasRoom(2*n, n, bytes) }
 
-// FitsTick is like Fits for the claim of one tick: one record and one comparison,
-// of the task's entry.
-func (c *Commit) FitsTick(bytes int) bool { return c.hasRoom(1, 1, bytes) }
+// FitsTick is like Fits for one tick: its record, the comparison of its task's entry, and
+// the given number of more records.
+func (c *Commit) FitsTick(more, bytes int) bool { return c.hasRoom(1+2*more, 1+more, bytes) }
 
 // fixedComparisons is the number of comparisons in every commit: owner, own node, watermark,
 // freezes and, if the watermark's time moves, revised.

@@ -725,7 +725,7 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			c, n := w.begin(), 0
 			fits := func() bool {
 				if k.records == tick {
-					return c.FitsTick(k.bytes)
+					return c.FitsTick(0, k.bytes)
 				}
 				return c.Fits(k.records, k.bytes)
 			}
