@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
@@ -68,6 +69,9 @@ func (l *laterTasks) times() map[*state.Task]int64 {
 
 	return times
 }
+
+// planRound returns the plan that a round at now would commit first.
+func (w *worker) planRound(now time.Time) *plan { return w.state.buildPlan(now, w.currentSettings()) }
 
 // dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which
 // are random.

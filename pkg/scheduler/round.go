@@ -134,9 +134,9 @@ func (w *worker) sleepFor() time.Duration {
 //
 // It returns nil when nothing is left to decide for now, and also when it postpones the rest: after
 // maxConflictsPerRound conflicts, when etcd refuses commits, and while the records of the namespaces are not
-// known. An error means that the state in memory
-// may not match etcd (task.ErrUnknown, store.ErrMoved) or that this worker may not write any more
-// (task.ErrFenced). In both cases the plan has been abandoned, and the caller must discard the state.
+// known. An error means that the state in memory may not match etcd (task.ErrUnknown, store.ErrMoved) or that
+// this worker may not write any more (task.ErrFenced). In both cases the plan has been abandoned, and the caller must
+// discard the state.
 func (w *worker) runRound(ctx context.Context) error {
 	defer w.logNotices()
 
@@ -182,10 +182,8 @@ func (w *worker) runRound(ctx context.Context) error {
 			return nil
 		}
 
-		// A deletion because of the ttl is a separate transaction that compares the entry. So it is
-		// requested whether or not the plan's commit succeeds.
-		p := w.planRound(now)
-		if p == nil {
+		as := w.currentSettings()
+		if as.namespaces == nil {
 			// Decide nothing, as while etcd is unavailable. The caller of WakeWorkers wakes the worker.
 			w.state.agenda.examineAllBy(now.Add(namespacesRetry))
 
@@ -196,6 +194,10 @@ func (w *worker) runRound(ctx context.Context) error {
 			return nil
 		}
 
+		p := w.state.buildPlan(now, as)
+
+		// A deletion because of the ttl is a separate transaction that compares the entry. So it is
+		// requested whether or not the plan's commit succeeds.
 		w.e.ttlDeleter.AskAll(p.deletions, w.wakeUp)
 
 		if p.commit.Empty() {
@@ -310,17 +312,6 @@ const namespacesRetry = 100 * time.Millisecond
 
 // maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.
 const maxConflictsPerRound = 10
-
-// planRound returns a plan with as many decisions as fit into one commit. It returns nil if the records of
-// the namespaces are not known yet.
-func (w *worker) planRound(now time.Time) *plan {
-	as := w.currentSettings()
-	if as.namespaces == nil {
-		return nil
-	}
-
-	return w.state.buildPlan(now, as)
-}
 
 // currentSettings returns the settings for a plan that is made now.
 func (w *worker) currentSettings() settings {
