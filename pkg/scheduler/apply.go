@@ -181,7 +181,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 
 	// What the owner keeps about the parts of a run survives a new version of its record.
 	if i >= 0 {
-		q.Parental = t.Queue()[i].Parental
+		q.Parts = t.Queue()[i].Parts
 		t.Queue()[i] = q
 	} else {
 		s.applyEnqueued(t, q)

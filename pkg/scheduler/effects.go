@@ -140,7 +140,7 @@ func (e runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
 		e.task.Activity.LatePassed = false
 	}
 
-	e.run.Waiting, e.run.Mod, e.run.ToldAt = *e.record, rev, now
+	e.run.Waiting, e.run.Mod, e.run.Parts.ToldAt = *e.record, rev, now
 	s.rows.Touch(e.task)
 }
 

@@ -180,7 +180,7 @@ func (r *parentRun) writeCounts() bool {
 	}
 
 	// A ToldAt far in the future means that the clock was set back. Write in that case.
-	if at := q.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.ToldAt.Sub(r.plan.now) < tellEvery {
+	if at := q.Parts.ToldAt.Add(tellEvery); r.plan.now.Before(at) && q.Parts.ToldAt.Sub(r.plan.now) < tellEvery {
 		r.plan.s.agenda.examineAgainAt(r.t, at)
 		return true
 	}
@@ -249,19 +249,19 @@ func (r *parentRun) loseMissingParts() bool {
 
 	nowhere := state.MissingParts(t, q)
 	if len(nowhere) == 0 {
-		q.Missing = time.Time{}
+		q.Parts.Missing = time.Time{}
 		return true
 	}
 
 	// A time in the future means that the clock was set back.
-	if q.Missing.IsZero() || r.plan.now.Before(q.Missing) {
-		q.Missing = r.plan.now
+	if q.Parts.Missing.IsZero() || r.plan.now.Before(q.Parts.Missing) {
+		q.Parts.Missing = r.plan.now
 	}
 
 	// The watch may be late, or may have lost an event. With the defaults, the reconciliation finds that
 	// before lost_after has passed. In any case, the commit requires that there is no record of the part's
 	// end.
-	if until := q.Missing.Add(r.plan.settings.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
+	if until := q.Parts.Missing.Add(r.plan.settings.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {
 		r.plan.s.agenda.examineAgainAt(t, until)
 		return true
 	}
@@ -517,7 +517,7 @@ func (r *parentRun) nodeOf(index int, part *state.Waiting) (n *task.Node, gone, 
 	name := q.Fan.Nodes[index]
 	if n, ok = r.plan.s.ports.placement.ReserveNamed(name, t.Want(), r.plan.now); ok {
 		if r.plan.namespaceOf(t).accepts(n) {
-			delete(q.Away, name)
+			delete(q.Parts.Away, name)
 			return n, false, true
 		}
 
@@ -527,13 +527,13 @@ func (r *parentRun) nodeOf(index int, part *state.Waiting) (n *task.Node, gone, 
 
 	// The time since which the node has been away is kept even if the plan fails, because it is true in any
 	// case.
-	since, known := q.Away[name]
+	since, known := q.Parts.Away[name]
 	if !known {
-		if q.Away == nil {
-			q.Away = map[string]time.Time{}
+		if q.Parts.Away == nil {
+			q.Parts.Away = map[string]time.Time{}
 		}
 		since = r.plan.now
-		q.Away[name] = since
+		q.Parts.Away[name] = since
 	}
 
 	if until := since.Add(r.plan.settings.cluster.EffectiveLostAfter().Std()); r.plan.now.Before(until) {

@@ -6,23 +6,23 @@ import (
 	"weak"
 )
 
-// TextCache keeps one value for each text as long as the value is in use. It holds weak pointers, so the
+// textCache keeps one value for each text as long as the value is in use. It holds weak pointers, so the
 // garbage collector determines when a value is gone. It is safe for concurrent use.
-type TextCache[T any] struct {
+type textCache[T any] struct {
 	read func(text string) (*T, error) // parses a text; its result must depend on the text only
 
 	mu     sync.Mutex
 	byText map[string]weak.Pointer[T]
 }
 
-// NewTextCache returns an empty cache of values that read makes of their texts.
-func NewTextCache[T any](read func(string) (*T, error)) *TextCache[T] {
-	return &TextCache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
+// newTextCache returns an empty cache of values that read makes of their texts.
+func newTextCache[T any](read func(string) (*T, error)) *textCache[T] {
+	return &textCache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
 }
 
 // Get returns the value of a text: the one that is in use, or else a new one. The caller may change text
 // afterwards. An error is not cached.
-func (c *TextCache[T]) Get(text []byte) (*T, error) {
+func (c *textCache[T]) Get(text []byte) (*T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -44,7 +44,7 @@ func (c *TextCache[T]) Get(text []byte) (*T, error) {
 
 // forgetUnused drops a text whose value was collected, unless a new value of the same text is in use by
 // now.
-func (c *TextCache[T]) forgetUnused(text string) {
+func (c *textCache[T]) forgetUnused(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -56,16 +56,16 @@ func (c *TextCache[T]) forgetUnused(text string) {
 // SharedDefinitions keeps the definitions of all shards of a node: most tasks have most of their definitions in common. A
 // definition is kept until the last task that uses it is gone. It is safe for concurrent use.
 type SharedDefinitions struct {
-	timings  *TextCache[Timing]
-	fields   *TextCache[PolicyFields]
-	labels   *TextCache[Labels]
+	timings  *textCache[Timing]
+	fields   *textCache[PolicyFields]
+	labels   *textCache[Labels]
 	policies policyCache
 }
 
 // NewSharedDefinitions returns a SharedDefinitions without definitions.
 func NewSharedDefinitions() *SharedDefinitions {
 	return &SharedDefinitions{
-		timings: NewTextCache(NewTiming), fields: NewTextCache(newPolicyFields), labels: NewTextCache(newLabels),
+		timings: newTextCache(NewTiming), fields: newTextCache(newPolicyFields), labels: newTextCache(newLabels),
 		policies: policyCache{byParts: map[policyParts]weak.Pointer[Policy]{}},
 	}
 }

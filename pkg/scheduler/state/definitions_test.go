@@ -55,7 +55,7 @@ func BenchmarkNewTiming(b *testing.B) {
 
 func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 	t.Parallel()
-	s := NewTextCache(NewTiming)
+	s := newTextCache(NewTiming)
 	text := []byte(`"schedule":"@hourly","timezone":"UTC"`)
 
 	v, err := s.Get(text)
@@ -152,7 +152,7 @@ func TestShared_TasksWithTheSameLabelsShareThem(t *testing.T) {
 // Values come and go while other goroutines use them.
 func TestCache_ManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := NewTextCache(NewTiming)
+	s := newTextCache(NewTiming)
 	texts := [][]byte{[]byte(`"schedule":"@hourly"`), []byte(`"schedule":"@daily"`)}
 	var wg sync.WaitGroup
 

@@ -59,14 +59,14 @@ func (t *Task) DropIdleActivity() {
 // Waiting is a run in the queue: its record, and what its owner knows in addition.
 type Waiting struct {
 	task.Waiting
-	Mod  int64 // mod revision of the record
-	Seen int64 // when the owner first received the record, in Unix ms by its own clock; 0: it wrote the record
-	Parental
+	Mod   int64 // mod revision of the record
+	Seen  int64 // when the owner first received the record, in Unix ms by its own clock; 0: it wrote the record
+	Parts PartsMemory
 }
 
-// Parental is what an owner keeps about a run with parts in addition to its record. It is lost when the owner
+// PartsMemory is what an owner keeps about a run with parts in addition to its record. It is lost when the owner
 // changes.
-type Parental struct {
+type PartsMemory struct {
 	// Away holds, by node, since when it has been away, for nodes of parts that are left to assign.
 	Away    map[string]time.Time
 	ToldAt  time.Time // when the record was last written

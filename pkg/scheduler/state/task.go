@@ -10,7 +10,7 @@
 //   - NewFan, MissingParts and ConcludeParts compute the states of the parts of a run.
 //
 // The package decides no ticks, does no I/O and reads no clock. Package scheduler changes the state when an event or a
-// commit requires it. Only SharedDefinitions and TextCache are safe for concurrent use.
+// commit requires it. Only SharedDefinitions is safe for concurrent use.
 package state
 
 import (
