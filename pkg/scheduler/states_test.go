@@ -330,11 +330,13 @@ func (h *testWorker) serveReader(done func() bool) {
 	ctx, cancel := context.WithCancel(h.world.ctx)
 	defer cancel()
 
+	// As in runLoop, the index is published first: the reader drops requests of a shard that is not served.
+	h.served.Store(&served{index: h.state.rows.Index})
+
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = h.e.pastRuns.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 
-	h.served.Store(&served{index: h.state.rows.Index})
 	for !done() {
 		select {
 		case r := <-h.reviews:
