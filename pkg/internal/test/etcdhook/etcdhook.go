@@ -1,5 +1,5 @@
 // Package etcdhook puts functions around the calls of an etcd client. Tests use it for faults of etcd and of the
-// network, and for clients that break the protocol on purpose (package mutant). No part of a node imports it.
+// network. No part of a node imports it.
 package etcdhook
 
 import (

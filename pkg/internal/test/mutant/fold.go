@@ -121,7 +121,8 @@ func foldStatement(s ast.Stmt) []ast.Stmt {
 	return []ast.Stmt{s}
 }
 
-// foldExpression returns a simplified expression. Its operands are simplified already.
+// foldExpression returns a simplified expression. Its operands are simplified already. In x && mutant("name"), it leaves out
+// x, too: patches combine conditions, which have no effects.
 func foldExpression(e ast.Expr) ast.Expr {
 	switch e := e.(type) {
 	case *ast.ParenExpr:
