@@ -89,6 +89,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	default:
 		j.checkAccepted(ch, r, put, e.Accept)
 		j.namespaces.checkSelector(ch, r, put, e.Target.Selector)
+		j.checkBackoffOver(ch, r, put, e.Retry)
 	}
 }
 
@@ -177,6 +178,26 @@ func (j *attemptJudge) checkBackoff(ch *runChange, r *runHistory, taken *inboxRe
 
 	if waits := w.NotBefore.Sub(last.EndedAt.Time); waits+2*j.opts.Skew < least {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s may be retried %s after attempt %d ended; its backoff is at least %s", ch.id, waits, last.Attempt, least)
+	}
+}
+
+// checkBackoffOver checks that a retry is not dispatched before the time in its queue record (G24). The owner may shorten the
+// wait to what the task's policy says.
+func (j *attemptJudge) checkBackoffOver(ch *runChange, r *runHistory, put inboxPut, policy task.Retry) {
+	if r.waiting != 0 || len(put.Attempts) == 0 { // requestJudge judges waits for a target
+		return
+	}
+
+	last := put.Attempts[len(put.Attempts)-1]
+	owner := j.cluster.shardOf(ch.ref.Shard).owner.Node
+	if j.opts.wrongClock(last.Node, last.EndedAt.Time) || j.opts.wrongClock(owner, put.DispatchedAt.Time) {
+		return
+	}
+
+	longest := policy.Wait(max(put.CountedAttempt()-1, 1), 1)
+	from := min(unixMS(r.retryAt), unixMS(last.EndedAt)+longest.Milliseconds())
+	if at := unixMS(put.DispatchedAt) + 2*j.opts.Skew.Milliseconds(); at < from {
+		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is dispatched %s before its backoff is over", ch.id, time.Duration(from-at)*time.Millisecond)
 	}
 }
 

@@ -143,6 +143,7 @@ type runHistory struct {
 	queued      bool                   // it has a queue record
 	wasPlaced   bool                   // it has been in the queue or in an inbox
 	retrying    bool                   // it waits for another attempt after at least one ended
+	retryAt     task.Time              // with retrying: before this time the next attempt must not start
 	attempts    int                    // how many ended attempts its records list
 	ended       bool                   // it has a final record
 	endedRev    int64                  // the revision that recorded the end of the run; 0: before the history begins, or it did not run

@@ -658,18 +658,30 @@ func TestCheck_Decisions(t *testing.T) {
 	}
 	rare := func(e *task.Entry) { e.Schedule = task.Schedules{"*/20 * * * * *"} }
 
+	backsOff := func(e *task.Entry) {
+		e.Schedule = task.Schedules{"* * * * *"}
+		e.Retry.Backoff, e.Retry.MaxBackoff, e.Retry.Factor = task.Duration(30*time.Second), task.Duration(30*time.Second), 1
+	}
+	fails := func(h hand) { h.until(60); h.sealed(h.fires(60)); h.done(task.Failed) }
+	retried := func(seconds float64) func(h hand) {
+		return func(h hand) {
+			fails(h)
+			h.until(seconds)
+			w := h.simTask.queue[0]
+			h.simTask.queue, w.NotBefore = nil, task.Time{}
+			h.sealed(op{h.keys.Queued(h.ref, w.ID), nil}, h.dispatch(h.simTask, w.Run, "a"))
+			h.done(task.Succeeded)
+		}
+	}
+
 	turns(t, []turn{
 		{"an older tick is missed", "", nil, missed(2, task.ReasonCameToLightLate)},
 		{"the newest tick is missed", "G24", nil, missed(1, task.ReasonCameToLightLate)},
 		{"the newest tick is too old", "", nil, missed(1, task.ReasonWindow)},
 		{"missed ticks are skipped", "", func(e *task.Entry) { e.Missed.Policy = task.MissedSkip }, missed(1, task.ReasonNoOwner)},
-		{"a retry without backoff", "G24", func(e *task.Entry) {
-			e.Retry.Backoff, e.Retry.MaxBackoff, e.Retry.Factor = 10_000_000_000, 10_000_000_000, 1
-		}, func(h hand) {
-			h.until(1)
-			h.sealed(h.fires(1))
-			h.done(task.Failed)
-		}},
+		{"a retry without backoff", "G24", backsOff, func(h hand) { h.hasty = true; fails(h) }},
+		{"a retry after its backoff", "", backsOff, retried(90)},
+		{"a retry before its backoff is over", "G24", backsOff, retried(65)},
 		{"a node that matches", "", selects("a"), announced},
 		{"a node that does not match", "G29", selects("b"), announced},
 		{"a trim", "", keeps(1), trimmed},

@@ -240,7 +240,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	case taken != nil:
 		rt.attempts.checkNotPaused(ch, r, &w.Run, ch.queueKey)
 		rt.attempts.checkRetry(ch, r, taken, w)
-		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0
+		r.attempts, r.retrying, r.retryAt = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0, w.NotBefore
 	// Only the owner rewrites the record of a run that waits.
 	case r.queued:
 		rt.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a waiting run")
@@ -441,7 +441,7 @@ func (rt *runTracker) applyListed(ch *runChange) {
 		r.state, r.queued, r.fan = task.Running, true, w.Fan
 	} else if w != nil {
 		r.state, r.reason, r.queued = task.Queued, w.Reason, true
-		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0
+		r.attempts, r.retrying, r.retryAt = len(w.Attempts), len(w.Attempts)+w.UnsentCount() > 0, w.NotBefore
 		r.startBefore = w.StartBefore
 		r.noteListed(&w.Run)
 	}

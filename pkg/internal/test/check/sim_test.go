@@ -27,6 +27,7 @@ type sim struct {
 	tasks    []*simTask
 	nonce    int
 	careless bool // runs that end keep their pause, which is a violation
+	hasty    bool // retries have no backoff
 }
 
 type simTask struct {
@@ -361,6 +362,9 @@ func (s *sim) finish(t *simTask, state task.State) {
 
 	w := task.Waiting{Run: a.Run}
 	w.State, w.Reason, w.Attempt, w.Attempts = task.Queued, task.ReasonRetry, a.Attempt+1, append(slices.Clone(a.Attempts), r.AsAttempt())
+	if a.Retry.Backoff > 0 && !s.hasty {
+		w.NotBefore = task.At(time.UnixMilli(s.now).Add(a.Retry.Wait(a.Attempt, 0)))
+	}
 	t.queue = append(t.queue, w)
 	s.txn(gone, s.waiting(t, w))
 }

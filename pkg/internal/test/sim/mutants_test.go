@@ -129,6 +129,7 @@ var detections = map[string]detection{
 	"overlap-ignored":   {[]string{"G8"}, busyScenario},
 	"one-active-more":   {[]string{"G8", "G24"}, crowdedScenario},
 	"oldest-stays":      {[]string{"G24"}, queuedScenario},
+	"backoff-ignored":   {[]string{"G24"}, waitingScenario},
 	"retry-at-once":     {[]string{"G24"}, cancelledScenario},
 	"jitter-twice":      {[]string{"G4", "G6"}, jitteredScenario},
 	"catch-up-short":    {[]string{"G24"}, behindScenario},
