@@ -6,6 +6,8 @@
 //
 // The caller waits for all calls before it panics, so a call must not wait for a value that only another call would send.
 // If it does, use WithContext, whose context ends with the first panic.
+//
+// The package is small because clients and servers use it, which share no other package below them.
 package callgroup
 
 import (

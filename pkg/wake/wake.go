@@ -3,6 +3,8 @@
 // Sending never blocks, and a signal that was not received yet is not sent twice. So several sends may cause one
 // receive, but after each send there is at least one. The receiver must check the state and must not
 // count signals. Do not use a Signal to pass values, or to wake several goroutines: each send wakes one.
+//
+// The package is small because it imports nothing, so every package can use it.
 package wake
 
 // Signal is a channel with one slot. Receive from it as from any channel.

@@ -1,4 +1,5 @@
-// Package leaktest makes the tests of a package fail if they leave goroutines behind.
+// Package leaktest makes the tests of a package fail if they leave goroutines behind. It is separate from kvtest, so that
+// tests without etcd do not contain its client.
 package leaktest
 
 import (
