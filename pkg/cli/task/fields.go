@@ -3,6 +3,7 @@ package task
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -29,15 +30,16 @@ type fieldRow struct {
 
 // FieldsTopic returns the help topic about the fields of a task.
 func FieldsTopic() *cobra.Command {
-	return &cobra.Command{
-		Use:   "fields",
-		Short: "The fields of a task",
-		Long: "These are the fields of a task, as in a task file, and for --set of carillon task create and\n" +
-			"carillon task update. Durations look like 90s, 10m and 1h30m, sizes like 512Ki, 64Mi and 10G, and times\n" +
-			"like 2026-12-24T18:00:00Z. carillon task fields PATH shows some of them.\n\n" +
-			strings.TrimSuffix(wording.FieldsHelp(task.Flatten(task.SpecFields()), 100), "\n"),
-	}
+	return &cobra.Command{Use: "fields", Short: "The fields of a task", Long: fieldsText()}
 }
+
+// fieldsText describes all fields. It is the same for each command tree, and tests make hundreds of them.
+var fieldsText = sync.OnceValue(func() string {
+	return "These are the fields of a task, as in a task file, and for --set of carillon task create and\n" +
+		"carillon task update. Durations look like 90s, 10m and 1h30m, sizes like 512Ki, 64Mi and 10G, and times\n" +
+		"like 2026-12-24T18:00:00Z. carillon task fields PATH shows some of them.\n\n" +
+		strings.TrimSuffix(wording.FieldsHelp(task.Flatten(task.SpecFields()), 100), "\n")
+})
 
 // fieldsCommand returns "carillon task fields".
 func fieldsCommand(f *factory.Factory) *cobra.Command {

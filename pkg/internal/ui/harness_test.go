@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -39,11 +40,25 @@ type world struct {
 
 func newWorld(t testing.TB, edits ...func(*Config)) *world {
 	t.Helper()
-	return newWorldWith(t, screens(), embedded, edits...)
+	parsed, err := ownTemplates()
+	must(t, err)
+
+	return newWorldOf(t, screens(), parsed, edits...)
 }
 
+// ownTemplates parses the templates of all screens only once, because that takes longer than most tests.
+var ownTemplates = sync.OnceValues(func() (*templates, error) { return parseTemplates(embedded, screens()) })
+
 // newWorldWith is newWorld with other screens.
-func newWorldWith(t testing.TB, list []Screen, fsys fs.FS, edits ...func(*Config)) *world {
+func newWorldWith(t testing.TB, list []Screen, fsys fs.FS) *world {
+	t.Helper()
+	parsed, err := parseTemplates(fsys, list)
+	must(t, err)
+
+	return newWorldOf(t, list, parsed)
+}
+
+func newWorldOf(t testing.TB, list []Screen, parsed *templates, edits ...func(*Config)) *world {
 	t.Helper()
 	w := &world{Cluster: apikit.New(t, kvtest.Memory(t), nil, nil), t: t}
 	w.api = w.API("node-a", nil)
@@ -57,7 +72,7 @@ func newWorldWith(t testing.TB, list []Screen, fsys fs.FS, edits ...func(*Config
 	}
 
 	var err error
-	w.ui, err = newServer(cfg, list, fsys)
+	w.ui, err = newServer(cfg, list, parsed)
 	must(t, err)
 
 	return w

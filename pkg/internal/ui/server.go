@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"path"
@@ -59,7 +58,6 @@ type Server struct {
 	Config
 	log       *zap.Logger
 	list      []Screen
-	static    *staticFiles
 	templates *templates
 	mux       *http.ServeMux
 	lookup    *http.ServeMux // finds the screen of a path, for streams
@@ -71,11 +69,17 @@ type Server struct {
 
 // New returns the pages of a node. It reads no files but embedded ones, and starts no goroutines.
 func New(cfg Config) (*Server, error) {
-	return newServer(cfg, screens(), embedded)
+	list := screens()
+	t, err := parseTemplates(embedded, list)
+	if err != nil {
+		return nil, fmt.Errorf("ui: %w", err)
+	}
+
+	return newServer(cfg, list, t)
 }
 
-// newServer returns the pages of some screens, with the templates and static files of fsys.
-func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
+// newServer returns the pages of some screens with their templates.
+func newServer(cfg Config, list []Screen, t *templates) (*Server, error) {
 	if cfg.API == nil || cfg.Access == nil || cfg.Key == nil || cfg.Cluster == "" || cfg.Node == "" {
 		return nil, errors.New("ui: API, Access, Key, Cluster and Node are required")
 	}
@@ -87,16 +91,8 @@ func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
 		cfg.Logger = zap.NewNop()
 	}
 
-	s := &Server{Config: cfg, log: cfg.Logger.Named("ui"), list: list, mux: http.NewServeMux(), lookup: http.NewServeMux()}
+	s := &Server{Config: cfg, log: cfg.Logger.Named("ui"), list: list, templates: t, mux: http.NewServeMux(), lookup: http.NewServeMux()}
 	s.hub, s.cookies = newHub(s), newCookieSealer(cfg.Key)
-
-	var err error
-	if s.static, err = newStaticFiles(fsys); err != nil {
-		return nil, fmt.Errorf("ui: %w", err)
-	}
-	if s.templates, err = parseTemplates(fsys, s.static, list); err != nil {
-		return nil, fmt.Errorf("ui: %w", err)
-	}
 
 	origins := http.NewCrossOriginProtection()
 	if cfg.Origin != "" {
@@ -114,7 +110,7 @@ func newServer(cfg Config, list []Screen, fsys fs.FS) (*Server, error) {
 
 // routes adds all pages to the muxes.
 func (s *Server) routes() {
-	s.mux.HandleFunc("GET /ui/static/{file}", s.static.serve)
+	s.mux.HandleFunc("GET /ui/static/{file}", s.templates.static.serve)
 	s.mux.HandleFunc("GET /ui/login", s.serveLogin)
 	s.mux.HandleFunc("POST /ui/login", s.login)
 	s.mux.HandleFunc("GET /ui/login/link", s.serveLink)

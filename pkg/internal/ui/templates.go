@@ -24,6 +24,7 @@ import (
 
 // templates are the parsed templates.
 type templates struct {
+	static  *staticFiles
 	login   *template.Template
 	problem *template.Template
 	screens map[string]*template.Template // by the name of the screen
@@ -32,8 +33,13 @@ type templates struct {
 // frameFiles are the files that all pages share.
 var frameFiles = []string{"templates/layout.html", "templates/parts.html"}
 
-// parseTemplates parses all templates.
-func parseTemplates(fsys fs.FS, static *staticFiles, list []Screen) (*templates, error) {
+// parseTemplates parses the templates of some screens, and reads the static files that they name.
+func parseTemplates(fsys fs.FS, list []Screen) (*templates, error) {
+	static, err := newStaticFiles(fsys)
+	if err != nil {
+		return nil, err
+	}
+
 	frame, err := template.New("layout.html").Funcs(functions(static)).ParseFS(fsys, frameFiles...)
 	if err != nil {
 		return nil, err
@@ -47,7 +53,7 @@ func parseTemplates(fsys fs.FS, static *staticFiles, list []Screen) (*templates,
 		return t.ParseFS(fsys, "templates/"+name+".html")
 	}
 
-	t := &templates{screens: map[string]*template.Template{}}
+	t := &templates{static: static, screens: map[string]*template.Template{}}
 	if t.login, err = parse("login"); err != nil {
 		return nil, err
 	}
