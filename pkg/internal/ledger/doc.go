@@ -19,5 +19,18 @@
 // The newest chunk says up to which tick older chunks are gone, and whether records are deleted without being counted
 // (Chunk.Gone, Chunk.Uncounted). So a reader knows from which time on history and ledger contain every tick (Book.CompleteSince).
 //
+// # Why spans count
+//
+// A ledger with the outcome of each tick would never have to answer that it does not know which ticks of a span succeeded.
+// Two such forms were tried:
+//
+//   - Outcomes by the position of the tick in the schedule. A reader must then know each schedule that was in force, and
+//     have the time zone data with which the ticks were computed. With other data, every outcome after a clock change
+//     belongs to a wrong tick, and nothing shows it. A count that does not match shows it.
+//   - The distances between ticks, as lengths of equal runs, which needs no schedule. Thirty days at every minute, of which
+//     1 % fail, need 1 KB when compressed, instead of 21 KB. But a task that runs a minute after its last run has ended needs
+//     95 KB instead of 2 KB, because no two distances are equal, and a task that runs every second, of which 10 % fail, 317 KB
+//     instead of 104 KB. For these, counting would have to stay, as a second mechanism.
+//
 // The package is pure: no I/O and no clock.
 package ledger
