@@ -18,7 +18,7 @@ const (
 	defaultTTL    = 10 * time.Second       // of the lease
 	resignTimeout = 3 * time.Second        // after that, the lease expires by itself
 	firstPause    = 100 * time.Millisecond // before the next attempt; doubles after each failure
-	longestPause  = 5 * time.Second
+	maxPause      = 5 * time.Second
 )
 
 // ErrLost is part of the cause with which the context of a leader ends when the leadership is lost.
@@ -93,7 +93,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 		}
 
 		// After a term, or an attempt that lasted for some time, the next pause is short again.
-		if err == nil || time.Since(began) > longestPause {
+		if err == nil || time.Since(began) > maxPause {
 			pause = firstPause
 		}
 
@@ -101,7 +101,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 			return ctx.Err()
 		}
 
-		pause = min(2*pause, longestPause)
+		pause = min(2*pause, maxPause)
 	}
 }
 

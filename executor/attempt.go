@@ -175,25 +175,25 @@ type writerQueue[T any] struct {
 	backlog []*attempt
 }
 
-func (l *writerQueue[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
+func (w *writerQueue[T]) isFull() bool { return len(w.jobs) == cap(w.jobs) } // reliable, because only the loop sends
 
-func (l *writerQueue[T]) addToBacklog(a *attempt) {
+func (w *writerQueue[T]) addToBacklog(a *attempt) {
 	if !a.inBacklog {
 		a.inBacklog = true
-		l.backlog = append(l.backlog, a)
+		w.backlog = append(w.backlog, a)
 	}
 }
 
 // nextFromBacklog removes and returns the first attempt of the backlog. It returns nil if the backlog is
 // empty or the queue is full.
-func (l *writerQueue[T]) nextFromBacklog() *attempt {
-	if len(l.backlog) == 0 || l.isFull() {
+func (w *writerQueue[T]) nextFromBacklog() *attempt {
+	if len(w.backlog) == 0 || w.isFull() {
 		return nil
 	}
 
-	a := l.backlog[0]
-	l.backlog[0] = nil
-	l.backlog = l.backlog[1:]
+	a := w.backlog[0]
+	w.backlog[0] = nil
+	w.backlog = w.backlog[1:]
 	a.inBacklog = false
 
 	return a
@@ -264,15 +264,15 @@ type reportedCheckpoint struct {
 }
 
 // hasNews reports whether the checkpoint differs from the recorded one and has to be written now.
-func (s *reportedCheckpoint) hasNews(recorded string, now time.Time) bool {
-	return s.checkpoint != nil && *s.checkpoint != recorded && now.Sub(s.wrote) >= checkpointEvery
+func (c *reportedCheckpoint) hasNews(recorded string, now time.Time) bool {
+	return c.checkpoint != nil && *c.checkpoint != recorded && now.Sub(c.wrote) >= checkpointEvery
 }
 
 // copyTo copies the checkpoint into a record that is about to be written.
 // The attempt may still report while the record is being written, so the loop compares with the record again later.
-func (s *reportedCheckpoint) copyTo(r *task.Run) {
-	if s.checkpoint != nil {
-		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()
+func (c *reportedCheckpoint) copyTo(r *task.Run) {
+	if c.checkpoint != nil {
+		r.Checkpoint, c.wrote = *c.checkpoint, time.Now()
 	}
 }
 

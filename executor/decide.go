@@ -196,9 +196,9 @@ func killFor(a *attempt, v view) process.Kill {
 		return process.Kill{Cause: process.CauseGone, Grace: 0}
 	case v.overdue:
 		// The grace period is limited so that the attempt is gone before it is declared lost (G17).
-		return process.Kill{Cause: process.CauseSilent, Grace: min(grace, mostGrace)}
+		return process.Kill{Cause: process.CauseSilent, Grace: min(grace, maxGrace)}
 	case v.stopping:
-		return process.Kill{Cause: process.CauseShutdown, Grace: min(grace, mostGrace)}
+		return process.Kill{Cause: process.CauseShutdown, Grace: min(grace, maxGrace)}
 	case a.CancelRequested:
 		return process.Kill{Cause: process.CauseCancel, Grace: grace}
 	}

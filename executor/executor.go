@@ -53,9 +53,9 @@ const (
 	maxEventDelay = 10 * time.Second
 	// listInterval is the interval between lists of the inbox. A list repairs what the watch may have lost.
 	listInterval = time.Minute
-	// mostGrace is the maximum grace period when the node is silent or stopping. The task's own kill_grace may
+	// maxGrace is the maximum grace period when the node is silent or stopping. The task's own kill_grace may
 	// be longer than the margin of mostSilence (G17), or than the time that a drain allows.
-	mostGrace = 5 * time.Second
+	maxGrace = 5 * time.Second
 	// stopLimit is how long the executor waits, once all processes have been killed, until their ends are recorded.
 	stopLimit = 10 * time.Second
 )
@@ -289,10 +289,10 @@ func (e *Executor) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	// The time is up. Kill what still runs. The grace period of these kills is at most mostGrace, and stopLimit
+	// The time is up. Kill what still runs. The grace period of these kills is at most maxGrace, and stopLimit
 	// remains for recording the ends.
 	e.postMail(func(m *mailbox) { m.stop = true })
-	limit := time.NewTimer(mostGrace + stopLimit)
+	limit := time.NewTimer(maxGrace + stopLimit)
 	defer limit.Stop()
 
 	select {

@@ -130,7 +130,7 @@ func seen[T any](f *fakeHTTP, list *[]T) []T {
 	return slices.Clone(*list)
 }
 
-// mostAtOnce returns the most attempts that were in progress to a target at the same time.
+// maxAtOnce returns the most attempts that were in progress to a target at the same time.
 func (f *fakeHTTP) mostAtOnce(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -530,11 +530,11 @@ type failingFinishInbox struct {
 	on atomic.Bool
 }
 
-func (b *failingFinishInbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
-	if b.on.Load() {
+func (f *failingFinishInbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
+	if f.on.Load() {
 		return task.ErrUnavailable
 	}
-	return b.Inbox.Finish(ctx, h, end, next)
+	return f.Inbox.Finish(ctx, h, end, next)
 }
 
 // A cancel arrives after the end of the attempt, and before the end is recorded.

@@ -96,7 +96,7 @@ func mostSilence(lostAfter time.Duration) time.Duration { return lostAfter - sil
 // daemon's own kill comes first and has time for its grace period.
 func mostSilenceOfGuardian(lostAfter time.Duration) time.Duration {
 	// The daemon has the first 6/10 of the margin, which is 6 s of 10 s for a lost_after of at least 40 s. That is
-	// more than mostGrace. The guardian kills without a grace period and has the rest.
+	// more than maxGrace. The guardian kills without a grace period and has the rest.
 	return lostAfter - silenceMargin(lostAfter)*4/10
 }
 

@@ -42,9 +42,9 @@ const (
 	// steadyAfter is how long a node must stay until its returns are forgotten.
 	steadyAfter = 2 * time.Minute
 	// firstWait is how long a node must stay to get shards when it has come back twice. Each further return
-	// doubles the time, up to mostWait. The first return has no delay.
+	// doubles the time, up to maxWait. The first return has no delay.
 	firstWait = 2 * time.Second
-	mostWait  = time.Minute
+	maxWait   = time.Minute
 	// forgetAfter is how long a node that is gone is remembered.
 	forgetAfter = 10 * time.Minute
 )
@@ -54,7 +54,7 @@ func (v *visits) requiredStay() time.Duration {
 	if v.returns < 2 {
 		return 0
 	}
-	return min(firstWait<<min(v.returns-2, 10), mostWait)
+	return min(firstWait<<min(v.returns-2, 10), maxWait)
 }
 
 // recordLineup records the state that was read at now, and returns what follows from the past. again is the time

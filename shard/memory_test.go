@@ -29,50 +29,50 @@ func newMemoryFixture(t *testing.T) *memoryFixture {
 }
 
 // come makes nodes present, each with a new session.
-func (d *memoryFixture) come(names ...string) {
+func (m *memoryFixture) come(names ...string) {
 	for _, name := range names {
-		d.leave(name)
-		d.joins++
-		d.lineup.Nodes = append(d.lineup.Nodes, task.Node{
-			Name: name, State: task.NodeReady, Roles: []string{task.RoleScheduler}, Revision: d.joins, JoinedAt: task.At(d.now), Clock: task.At(d.now),
+		m.leave(name)
+		m.joins++
+		m.lineup.Nodes = append(m.lineup.Nodes, task.Node{
+			Name: name, State: task.NodeReady, Roles: []string{task.RoleScheduler}, Revision: m.joins, JoinedAt: task.At(m.now), Clock: task.At(m.now),
 		})
 	}
 }
 
-func (d *memoryFixture) leave(names ...string) {
-	d.lineup.Nodes = slices.DeleteFunc(d.lineup.Nodes, func(n task.Node) bool { return slices.Contains(names, n.Name) })
+func (m *memoryFixture) leave(names ...string) {
+	m.lineup.Nodes = slices.DeleteFunc(m.lineup.Nodes, func(n task.Node) bool { return slices.Contains(names, n.Name) })
 }
 
 // owns assigns the shards to nodes in turn, under fences that are newer than their sessions.
-func (d *memoryFixture) owns(names ...string) {
-	d.lineup.Owners = nil
+func (m *memoryFixture) owns(names ...string) {
+	m.lineup.Owners = nil
 	for i, name := range names {
-		d.joins++
-		d.lineup.Owners = append(d.lineup.Owners, record.Owner{Shard: i, Node: name, Fence: d.joins})
+		m.joins++
+		m.lineup.Owners = append(m.lineup.Owners, record.Owner{Shard: i, Node: name, Fence: m.joins})
 	}
 }
 
-func (d *memoryFixture) after(pause time.Duration) *memoryFixture {
-	d.now = d.now.Add(pause)
-	for i := range d.lineup.Nodes { // the nodes announce their clocks
-		d.lineup.Nodes[i].Clock = task.At(d.now)
+func (m *memoryFixture) after(pause time.Duration) *memoryFixture {
+	m.now = m.now.Add(pause)
+	for i := range m.lineup.Nodes { // the nodes announce their clocks
+		m.lineup.Nodes[i].Clock = task.At(m.now)
 	}
 
-	d.notes, d.again = d.recordLineup(d.now, d.lineup)
-	return d
+	m.notes, m.again = m.recordLineup(m.now, m.lineup)
+	return m
 }
 
-func (d *memoryFixture) want(newcomers string, hold bool) {
-	d.Helper()
+func (m *memoryFixture) want(newcomers string, hold bool) {
+	m.Helper()
 	var got []string
-	for name := range d.notes.Newcomers {
+	for name := range m.notes.Newcomers {
 		got = append(got, name)
 	}
 
 	slices.Sort(got)
 
-	if s := strings.Join(got, " "); s != newcomers || d.notes.Hold != hold {
-		d.Errorf("at %s newcomers are %q, want %q; hold is %t", d.now.Format(time.TimeOnly), s, newcomers, d.notes.Hold)
+	if s := strings.Join(got, " "); s != newcomers || m.notes.Hold != hold {
+		m.Errorf("at %s newcomers are %q, want %q; hold is %t", m.now.Format(time.TimeOnly), s, newcomers, m.notes.Hold)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
 		began := d.now
 
 		for d.after(time.Millisecond); d.notes.Newcomers["b"]; d.after(d.again) {
-			if d.again <= 0 || d.again > mostWait {
+			if d.again <= 0 || d.again > maxWait {
 				t.Fatalf("look again in %s", d.again)
 			}
 		}

@@ -61,7 +61,7 @@ var handedOut sync.Map
 func freePort() int {
 	for {
 		port := 20000 + rand.N(2000)
-		if _, is := handedOut.LoadOrStore(port, true); is {
+		if _, ok := handedOut.LoadOrStore(port, true); ok {
 			continue
 		}
 

@@ -31,10 +31,10 @@ func writePipe(w *os.File, words []byte) error {
 }
 
 // queueMessage applies a message to the watch list and queues it for the next Flush. The caller holds mu.
-func (g *Client) queueMessage(x Message) {
-	g.watch.applyMessage(x)
-	if g.pipe != nil {
-		g.unsent = appendLine(g.unsent, x)
+func (c *Client) queueMessage(x Message) {
+	c.watch.applyMessage(x)
+	if c.pipe != nil {
+		c.unsent = appendLine(c.unsent, x)
 	}
 }
 
@@ -43,45 +43,45 @@ var ErrNotReady = errors.New("not started: no guardian is running")
 
 // Flush writes all queued messages to the pipe. After nil, the guardian knows them, even if the daemon dies at once
 // (G17). It returns ErrNotReady if there is no guardian; the messages are then sent to the next one.
-func (g *Client) Flush() error {
-	if g == nil {
+func (c *Client) Flush() error {
+	if c == nil {
 		return nil
 	}
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	if g.pipe == nil {
+	if c.pipe == nil {
 		return ErrNotReady
 	}
-	if len(g.unsent) == 0 {
+	if len(c.unsent) == 0 {
 		return nil
 	}
 
-	if err := writePipe(g.pipe, g.unsent); err != nil {
+	if err := writePipe(c.pipe, c.unsent); err != nil {
 		// The guardian may have received a part of the bytes, so it cannot be used any more. Run kills it.
-		g.log.Warn("cannot reach the guardian", zap.Error(err))
-		g.detachGuardian()
-		g.down.Send()
+		c.log.Warn("cannot reach the guardian", zap.Error(err))
+		c.detachGuardian()
+		c.down.Send()
 
 		return ErrNotReady
 	}
 
-	g.unsent = g.unsent[:0]
+	c.unsent = c.unsent[:0]
 
 	return nil
 }
 
 // WaitReady waits until there is a guardian and returns true. It returns false if off is closed before. The guardian
 // may die again at once, so Flush decides.
-func (g *Client) WaitReady(off <-chan struct{}) (ready bool) {
-	if g == nil {
+func (c *Client) WaitReady(off <-chan struct{}) (ready bool) {
+	if c == nil {
 		return true
 	}
 
-	g.mu.Lock()
-	up := g.up
-	g.mu.Unlock()
+	c.mu.Lock()
+	up := c.up
+	c.mu.Unlock()
 
 	select {
 	case <-up:
@@ -100,84 +100,84 @@ type Handle struct {
 
 // Announce queues the message that an attempt is about to start. The attempt may be forked only after a Flush
 // that returned nil. The caller must call Ended in any case.
-func (g *Client) Announce(a Attempt) Handle {
-	if g == nil {
+func (c *Client) Announce(a Attempt) Handle {
+	if c == nil {
 		return Handle{}
 	}
 
-	a.ID = g.next.Add(1)
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	a.ID = c.next.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	g.queueMessage(Message{Attempt: &a})
+	c.queueMessage(Message{Attempt: &a})
 
-	return Handle{g, a.ID}
+	return Handle{c, a.ID}
 }
 
 // Started queues the number and the birth of the attempt's process. The caller should flush soon: until then, the
 // guardian finds the process only by its environment.
-func (w Handle) Started(pid int, b proctree.Birth) {
-	if w.Client == nil {
+func (h Handle) Started(pid int, b proctree.Birth) {
+	if h.Client == nil {
 		return
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
-	if a, ok := w.watch.attempts[w.ID]; ok {
+	if a, ok := h.watch.attempts[h.ID]; ok {
 		a.Pid, a.From, a.To = pid, b.From, b.To
-		w.queueMessage(Message{Attempt: &a})
+		h.queueMessage(Message{Attempt: &a})
 	}
 }
 
 // Ended queues the message that no process of the attempt is left, or that it was not started. It does not need to be
 // flushed soon: a guardian that kills such an attempt finds nothing.
-func (w Handle) Ended() {
-	if w.Client == nil {
+func (h Handle) Ended() {
+	if h.Client == nil {
 		return
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
-	w.queueMessage(Message{End: w.ID})
+	h.queueMessage(Message{End: h.ID})
 }
 
 // SetSession assigns the attempts with this mark to a session. From then on, the renewals of that session determine
 // when the guardian kills them.
-func (g *Client) SetSession(l proctree.Mark, session int) {
-	if g == nil {
+func (c *Client) SetSession(l proctree.Mark, session int) {
+	if c == nil {
 		return
 	}
 
-	g.mu.Lock()
-	for _, a := range g.watch.attempts {
+	c.mu.Lock()
+	for _, a := range c.watch.attempts {
 		if a.Mark == l && a.Session != session {
 			a.Session = session
-			g.queueMessage(Message{Attempt: &a})
+			c.queueMessage(Message{Attempt: &a})
 		}
 	}
-	g.mu.Unlock()
+	c.mu.Unlock()
 
-	_ = g.Flush() // if this fails, the next guardian receives everything
+	_ = c.Flush() // if this fails, the next guardian receives everything
 }
 
 // SetRenewal passes on when a session was last renewed, on CLOCK_BOOTTIME. Each of its attempts may live for its
 // Silence from then on. The executor calls it at each of its checks, so it also flushes
 // messages that do not hurry.
-func (g *Client) SetRenewal(id int, at time.Duration) {
-	if g == nil {
+func (c *Client) SetRenewal(id int, at time.Duration) {
+	if c == nil {
 		return
 	}
 
-	g.mu.Lock()
-	g.withdrawRemotes()
-	if known, ok := g.watch.sessions[id]; !ok || known != at { // no message without a change
-		g.queueMessage(Message{Session: &Session{ID: id, Renewed: at}})
+	c.mu.Lock()
+	c.withdrawRemotes()
+	if known, ok := c.watch.sessions[id]; !ok || known != at { // no message without a change
+		c.queueMessage(Message{Session: &Session{ID: id, Renewed: at}})
 	}
-	g.mu.Unlock()
+	c.mu.Unlock()
 
-	_ = g.Flush() // if this fails, the next guardian receives everything
+	_ = c.Flush() // if this fails, the next guardian receives everything
 }
 
 // remoteCounts contains, for each session and each Silence, the number of HTTP attempts in progress. An entry of a
@@ -209,15 +209,15 @@ type RemoteHandle struct {
 //
 // The daemon announces sessions, not attempts, because there may be thousands of attempts a second. One message
 // announces the first attempt of a session. It is withdrawn only at the next SetRenewal, if no attempt is left then.
-func (g *Client) AnnounceRemote(session int, silence time.Duration) *RemoteHandle {
-	if g == nil {
+func (c *Client) AnnounceRemote(session int, silence time.Duration) *RemoteHandle {
+	if c == nil {
 		return nil
 	}
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	h := &RemoteHandle{client: g, session: session, silence: max(silence, 1)}
+	h := &RemoteHandle{client: c, session: session, silence: max(silence, 1)}
 	h.count()
 
 	return h
@@ -273,28 +273,28 @@ func (h *RemoteHandle) discount() {
 
 // withdrawRemotes queues messages about the sessions that have no HTTP attempts any more, or only attempts that may be
 // silent for longer. The caller holds mu.
-func (g *Client) withdrawRemotes() {
-	for session, counts := range g.remote {
-		if shortest := g.remote.shortestSilence(session); shortest != g.watch.remotes[session] {
-			g.queueMessage(Message{Remote: &Remote{Session: session, Silence: shortest}})
+func (c *Client) withdrawRemotes() {
+	for session, counts := range c.remote {
+		if shortest := c.remote.shortestSilence(session); shortest != c.watch.remotes[session] {
+			c.queueMessage(Message{Remote: &Remote{Session: session, Silence: shortest}})
 		}
 		if len(counts) == 0 {
-			delete(g.remote, session)
+			delete(c.remote, session)
 		}
 	}
 }
 
 // WithdrawRemotes informs the guardian at once which sessions have no HTTP attempts any more.
-func (g *Client) WithdrawRemotes() {
-	if g == nil {
+func (c *Client) WithdrawRemotes() {
+	if c == nil {
 		return
 	}
 
-	g.mu.Lock()
-	g.withdrawRemotes()
-	g.mu.Unlock()
+	c.mu.Lock()
+	c.withdrawRemotes()
+	c.mu.Unlock()
 
-	_ = g.Flush() // if this fails, the next guardian receives everything
+	_ = c.Flush() // if this fails, the next guardian receives everything
 }
 
 // daemonProcess is the daemon, which is the parent of the guardian.

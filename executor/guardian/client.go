@@ -81,22 +81,22 @@ func NewClient(cfg Config) *Client {
 // Run keeps a guardian running until ctx ends, and then dismisses it. The caller must end ctx only after
 // Executor.Run has returned, because a dismissed guardian kills the attempts that are still alive.
 // Run always returns nil.
-func (g *Client) Run(ctx context.Context) error {
+func (c *Client) Run(ctx context.Context) error {
 	// The pause between starts doubles from 100 ms to 5 s, and starts over after a guardian that ran for a minute.
 	pause := 50 * time.Millisecond
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
-			g.restarts.Inc()
+			c.restarts.Inc()
 		}
 
 		began := time.Now()
-		err := g.runProcess(ctx)
+		err := c.runProcess(ctx)
 
 		if ctx.Err() != nil {
 			return nil
 		}
 
-		g.log.Error("the guardian exited; starting another one", zap.Error(err))
+		c.log.Error("the guardian exited; starting another one", zap.Error(err))
 
 		if pause = min(2*pause, 5*time.Second); time.Since(began) > time.Minute {
 			pause = 100 * time.Millisecond
@@ -117,8 +117,8 @@ const guardianVariable = "CARILLON_IS_GUARDIAN"
 
 // runProcess starts one guardian and returns when it has exited. It returns nil if ctx ended and the guardian
 // exited after a bye, and otherwise the reason why the guardian was killed or has exited.
-func (g *Client) runProcess(ctx context.Context) error {
-	argv := g.cfg.Command
+func (c *Client) runProcess(ctx context.Context) error {
+	argv := c.cfg.Command
 	if len(argv) == 0 {
 		self, err := os.Executable()
 		if err != nil {
@@ -132,7 +132,7 @@ func (g *Client) runProcess(ctx context.Context) error {
 	}
 
 	cmd := exec.Command(argv[0], argv[1:]...)
-	env := g.cfg.Env
+	env := c.cfg.Env
 	if env == nil {
 		env = os.Environ()
 	}
@@ -152,15 +152,15 @@ func (g *Client) runProcess(ctx context.Context) error {
 	cmd.Stdin = r
 	answers, err := cmd.StdoutPipe()
 	// Under the lock, Orphans cannot reap the guardian before Born has registered it.
-	g.cfg.Orphans.Lock()
+	c.cfg.Orphans.Lock()
 	if err == nil {
 		err = cmd.Start()
 	}
 
 	if err == nil {
-		g.cfg.Orphans.Born(cmd.Process.Pid, nil, proctree.Birth{})
+		c.cfg.Orphans.Born(cmd.Process.Pid, nil, proctree.Birth{})
 	}
-	g.cfg.Orphans.Unlock()
+	c.cfg.Orphans.Unlock()
 
 	r.Close()
 
@@ -177,15 +177,15 @@ func (g *Client) runProcess(ctx context.Context) error {
 		// cmd.Wait reaps outside the lock. If the process number is reused in between, Orphans do not miss that
 		// process: they recognize an attempt's process by its process group.
 		err := cmd.Wait()
-		g.cfg.Orphans.Lock()
-		g.cfg.Orphans.Reaped(cmd.Process.Pid)
-		g.cfg.Orphans.Unlock()
+		c.cfg.Orphans.Lock()
+		c.cfg.Orphans.Reaped(cmd.Process.Pid)
+		c.cfg.Orphans.Unlock()
 
 		ended <- err
 	}()
 
-	if err = g.superviseGuardian(ctx, w, answered, ended); err == nil {
-		g.dismissGuardian(Message{Bye: true}, w)
+	if err = c.superviseGuardian(ctx, w, answered, ended); err == nil {
+		c.dismissGuardian(Message{Bye: true}, w)
 
 		select {
 		case <-ended:
@@ -198,15 +198,15 @@ func (g *Client) runProcess(ctx context.Context) error {
 	// end of the pipe for the death of the daemon, and kill all attempts.
 	_ = cmd.Process.Kill()
 	<-ended
-	g.dismissGuardian(Message{}, w)
+	c.dismissGuardian(Message{}, w)
 
 	return err
 }
 
 // superviseGuardian sends the Hello, waits until the guardian is ready, sends it all attempts, and then waits. It
 // returns nil if ctx has ended, so that the guardian should be dismissed, and otherwise the reason to kill it.
-func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
-	hello := g.cfg.Hello
+func (c *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
+	hello := c.cfg.Hello
 	hello.PID = os.Getpid()
 	if err := writePipe(w, appendLine(nil, hello)); err != nil {
 		return err
@@ -223,14 +223,14 @@ func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-c
 		}
 	}
 
-	if err := g.Attach(w); err != nil {
+	if err := c.Attach(w); err != nil {
 		return err
 	}
 
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-g.down:
+	case <-c.down:
 		return errors.New("the guardian is not listening")
 	case err := <-ended:
 		// Put it back for runProcess, which waits for the same channel.
@@ -240,12 +240,12 @@ func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-c
 }
 
 // Attach sends all attempts and sessions to a new guardian through w. If it returns nil, attempts may start again.
-func (g *Client) Attach(w *os.File) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (c *Client) Attach(w *os.File) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	var all []byte
-	for _, x := range append(g.watch.catchUpMessages(), Message{All: true}) {
+	for _, x := range append(c.watch.catchUpMessages(), Message{All: true}) {
 		all = appendLine(all, x)
 	}
 
@@ -253,37 +253,37 @@ func (g *Client) Attach(w *os.File) error {
 		return err
 	}
 
-	g.unsent = g.unsent[:0]
+	c.unsent = c.unsent[:0]
 	select {
-	case <-g.down: // set for the previous guardian
+	case <-c.down: // set for the previous guardian
 	default:
 	}
 
-	g.pipe = w
-	close(g.up)
-	g.log.Info("started the guardian", zap.Int("attempts", len(g.watch.attempts)))
+	c.pipe = w
+	close(c.up)
+	c.log.Info("started the guardian", zap.Int("attempts", len(c.watch.attempts)))
 
 	return nil
 }
 
 // dismissGuardian detaches a guardian, so that no attempt starts. If last is a bye, it is sent with the messages
 // that are still unsent, and the pipe is closed.
-func (g *Client) dismissGuardian(last Message, w *os.File) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (c *Client) dismissGuardian(last Message, w *os.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	if last.Bye {
-		_ = writePipe(w, appendLine(g.unsent, last))
+		_ = writePipe(w, appendLine(c.unsent, last))
 		w.Close()
 	}
 
-	g.detachGuardian()
+	c.detachGuardian()
 }
 
 // detachGuardian notes that there is no guardian. The caller holds mu.
-func (g *Client) detachGuardian() {
-	if g.pipe != nil {
-		g.pipe, g.up = nil, make(chan struct{})
+func (c *Client) detachGuardian() {
+	if c.pipe != nil {
+		c.pipe, c.up = nil, make(chan struct{})
 	}
-	g.unsent = g.unsent[:0] // the next guardian receives the whole watch list
+	c.unsent = c.unsent[:0] // the next guardian receives the whole watch list
 }

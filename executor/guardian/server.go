@@ -111,15 +111,15 @@ type server struct {
 
 // setInformed notes that the guardian knows all attempts, and writes its process number to the
 // lock file for administrators.
-func (g *server) setInformed() {
-	g.informed = true
-	err := g.lock.Truncate(0)
+func (s *server) setInformed() {
+	s.informed = true
+	err := s.lock.Truncate(0)
 	if err == nil {
-		_, err = g.lock.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
+		_, err = s.lock.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
 	}
 
 	if err != nil {
-		g.log.Warn("cannot write to the lock file", zap.Error(err))
+		s.log.Warn("cannot write to the lock file", zap.Error(err))
 	}
 }
 
@@ -135,7 +135,7 @@ func readLine(r *bufio.Reader, v any) error {
 
 // listenUntilDead processes messages and kills overdue attempts until the input ends, which means that
 // the daemon is dead (true), or until a bye or the end of ctx (false).
-func (g *server) listenUntilDead(ctx context.Context, r *bufio.Reader) (dead bool) {
+func (s *server) listenUntilDead(ctx context.Context, r *bufio.Reader) (dead bool) {
 	words := make(chan Message, 64)
 	go func() { // ends with the process, because nothing else interrupts a read
 		defer close(words)
@@ -168,47 +168,47 @@ func (g *server) listenUntilDead(ctx context.Context, r *bufio.Reader) (dead boo
 				return false
 			}
 
-			g.watch.applyMessage(x)
+			s.watch.applyMessage(x)
 
 			if x.All {
-				g.setInformed()
+				s.setInformed()
 			}
 		case <-look.C:
 			now := proctree.BootTime()
-			g.killDaemon(now)
-			g.killOverdue(ctx, now)
+			s.killDaemon(now)
+			s.killOverdue(ctx, now)
 		}
 	}
 }
 
 // killOverdue kills attempts that may soon be declared lost (G17). A daemon that is not frozen
 // has already killed them, because its own deadline is earlier.
-func (g *server) killOverdue(ctx context.Context, now time.Duration) {
+func (s *server) killOverdue(ctx context.Context, now time.Duration) {
 	due := func(a Attempt) bool {
-		deadline, _ := g.watch.deadline(a)
-		return g.watch.isOverdue(a, now) && g.killed[a.ID] != deadline
+		deadline, _ := s.watch.deadline(a)
+		return s.watch.isOverdue(a, now) && s.killed[a.ID] != deadline
 	}
 
-	if h, n := g.watch.killSet(due); n > 0 {
-		g.log.Warn("the daemon does not respond; killing its attempts before they are declared lost", zap.Int("attempts", n))
+	if h, n := s.watch.killSet(due); n > 0 {
+		s.log.Warn("the daemon does not respond; killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
 		defer cancel()
 
 		if _, err := h.KillAll(ctx.Done()); err != nil {
-			g.log.Error("attempts survived SIGKILL", zap.Error(err))
+			s.log.Error("attempts survived SIGKILL", zap.Error(err))
 			return // the next check tries again
 		}
 
-		for id, a := range g.watch.attempts {
+		for id, a := range s.watch.attempts {
 			if due(a) {
-				g.killed[id], _ = g.watch.deadline(a)
+				s.killed[id], _ = s.watch.deadline(a)
 			}
 		}
 	}
 
-	for id := range g.killed {
-		if _, ok := g.watch.attempts[id]; !ok {
-			delete(g.killed, id)
+	for id := range s.killed {
+		if _, ok := s.watch.attempts[id]; !ok {
+			delete(s.killed, id)
 		}
 	}
 }
@@ -219,29 +219,29 @@ func (g *server) killOverdue(ctx context.Context, now time.Duration) {
 //
 // After the host was suspended, the daemon and the guardian continue together. The daemon sends nothing more for its
 // attempts then, and needs a moment to end them.
-func (g *server) killDaemon(now time.Duration) {
-	if g.lastCheck > 0 && now-g.lastCheck > ownFreeze {
-		g.patientUntil = now + wakeLimit
+func (s *server) killDaemon(now time.Duration) {
+	if s.lastCheck > 0 && now-s.lastCheck > ownFreeze {
+		s.patientUntil = now + wakeLimit
 	}
-	g.lastCheck = now
+	s.lastCheck = now
 
-	if g.daemon == nil || now < g.patientUntil || !g.watch.overdueRemote(now) {
+	if s.daemon == nil || now < s.patientUntil || !s.watch.overdueRemote(now) {
 		return
 	}
 
-	g.log.Warn("the daemon does not respond and has HTTP requests in progress; killing it before they are declared lost", zap.Int("pid", g.daemon.pid))
+	s.log.Warn("the daemon does not respond and has HTTP requests in progress; killing it before they are declared lost", zap.Int("pid", s.daemon.pid))
 
-	if err := g.daemon.kill(); err != nil {
-		g.log.Error("cannot kill the daemon", zap.Error(err))
+	if err := s.daemon.kill(); err != nil {
+		s.log.Error("cannot kill the daemon", zap.Error(err))
 		return // the next check tries again
 	}
 
-	g.daemon = nil
+	s.daemon = nil
 }
 
 // killMatching kills all attempts that match and removes the control groups. It returns nil when no process is left.
-func (g *server) killMatching(ctx context.Context, match func(Attempt) bool) error {
-	h, n := g.watch.killSet(match)
+func (s *server) killMatching(ctx context.Context, match func(Attempt) bool) error {
+	h, n := s.watch.killSet(match)
 	// First what can be killed without a search. KillAll then finds the rest and verifies that nothing is left.
 	h.KillGroups()
 
@@ -250,13 +250,13 @@ func (g *server) killMatching(ctx context.Context, match func(Attempt) bool) err
 		defer cancel()
 
 		killed, err := h.KillAll(ctx.Done())
-		g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
+		s.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
 		if err != nil {
 			return err
 		}
 	}
 
-	return cgroup.Remove(g.roots, killLimit)
+	return cgroup.Remove(s.roots, killLimit)
 }
 
 // removeWorkdirs removes the working directories of the dead daemon's attempts. It stops after

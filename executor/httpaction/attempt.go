@@ -69,8 +69,8 @@ func effectiveTimeout(a *process.Attempt, rules Rules) time.Duration {
 
 // userTimeout returns how long the kernel tries to deliver the attempt's data again: no longer than a fraction of the
 // time after which the attempt is declared lost.
-func (t *attempt) userTimeout() time.Duration {
-	return min(maxUserTimeout, t.spec.EffectiveLostAfter().Std()/4)
+func (a *attempt) userTimeout() time.Duration {
+	return min(maxUserTimeout, a.spec.EffectiveLostAfter().Std()/4)
 }
 
 // orderWatcher receives the orders of an attempt. It has a goroutine only if there are any.
@@ -98,61 +98,61 @@ func (w *orderWatcher) end(o *process.Orders) {
 }
 
 // watchOrders ends the attempt when it is killed, until done is closed.
-func (t *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel context.CancelFunc) {
+func (a *attempt) watchOrders(o *process.Orders, done <-chan struct{}, cancel context.CancelFunc) {
 	for {
 		select {
 		case <-done:
 			return
 		case k := <-o.Killed():
-			t.killed.CompareAndSwap(int32(process.CauseNone), int32(k.Cause))
-			t.gate.closeFor(errKilled) // first, because canceling the context takes effect later
+			a.killed.CompareAndSwap(int32(process.CauseNone), int32(k.Cause))
+			a.gate.closeFor(errKilled) // first, because canceling the context takes effect later
 			cancel()
 		case <-o.PauseChanged():
-			if o.PauseRequested() && t.spec.OnPause != nil {
-				t.spec.OnPause(process.PauseState{Err: errNoPause})
+			if o.PauseRequested() && a.spec.OnPause != nil {
+				a.spec.OnPause(process.PauseState{Err: errNoPause})
 			}
 		}
 	}
 }
 
 // run sends the request and returns the result, without its times.
-func (t *attempt) run(ctx context.Context, out *spool.Output) process.Result {
-	r, err := t.perform(ctx, out)
+func (a *attempt) run(ctx context.Context, out *spool.Output) process.Result {
+	r, err := a.perform(ctx, out)
 	if err != nil {
-		r = resultOf(t.explain(ctx, err), attemptFacts{written: !t.gate.began().IsZero(), repeatable: t.http.MayRepeat()})
+		r = resultOf(a.explain(ctx, err), attemptFacts{written: !a.gate.began().IsZero(), repeatable: a.http.MayRepeat()})
 	}
 
-	r.HTTPStatus = t.status
+	r.HTTPStatus = a.status
 
 	return r
 }
 
 // perform sends the request, follows redirects, and judges the last response.
-func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Result, error) {
-	if err := t.expect.read(t.http); err != nil {
+func (a *attempt) perform(ctx context.Context, out *spool.Output) (process.Result, error) {
+	if err := a.expect.read(a.http); err != nil {
 		return process.Result{}, err
 	}
 
-	t.secrets = secretSource{reader: t.cfg.Secrets, slots: t.secretSlots, forbidden: t.rules.NoSecrets, namespace: t.spec.Namespace, mayWait: t.spec.MayContinue, mask: &t.mask}
-	q, err := newRequest(ctx, t.http, &values{t.spec, t.cfg.Node, &t.secrets}, time.Now())
+	a.secrets = secretSource{reader: a.cfg.Secrets, slots: a.secretSlots, forbidden: a.rules.NoSecrets, namespace: a.spec.Namespace, mayWait: a.spec.MayContinue, mask: &a.mask}
+	q, err := newRequest(ctx, a.http, &values{a.spec, a.cfg.Node, &a.secrets}, time.Now())
 	if err != nil {
 		return process.Result{}, err
 	}
 
 	for hops := 0; ; hops++ {
-		t.url = q.url
-		resp, err := t.sendHop(ctx, q)
+		a.url = q.url
+		resp, err := a.sendHop(ctx, q)
 		if err != nil {
 			return process.Result{}, err
 		}
 
-		t.status = resp.StatusCode
+		a.status = resp.StatusCode
 		location := resp.Header.Get("Location")
-		if hops == t.http.Redirects || !isRedirect(resp.StatusCode) || location == "" {
-			return t.receive(ctx, resp, hops, out)
+		if hops == a.http.Redirects || !isRedirect(resp.StatusCode) || location == "" {
+			return a.receive(ctx, resp, hops, out)
 		}
 
-		t.discardBody(resp)
+		a.discardBody(resp)
 
 		if q, err = q.follow(resp.StatusCode, location); err != nil {
 			return process.Result{}, err
@@ -161,10 +161,10 @@ func (t *attempt) perform(ctx context.Context, out *spool.Output) (process.Resul
 }
 
 // discardBody closes the response of a redirect. It reads a short one, so that its connection can be used again.
-func (t *attempt) discardBody(resp *http.Response) {
+func (a *attempt) discardBody(resp *http.Response) {
 	if n := resp.ContentLength; n >= 0 && n <= maxDiscarded {
 		if _, err := io.CopyN(io.Discard, resp.Body, n); err == nil {
-			t.hop.settle()
+			a.hop.settle()
 		}
 	}
 
@@ -173,19 +173,19 @@ func (t *attempt) discardBody(resp *http.Response) {
 
 // sendHop sends one request and returns the response. If it meets connections that the target has closed, it tries
 // others, as long as nothing was written.
-func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, error) {
+func (a *attempt) sendHop(ctx context.Context, q *request) (*http.Response, error) {
 	for try := 1; ; try++ {
 		// The rules are read for each hop, so that a redirect is judged by the current ones.
-		if err := t.readRules(); err != nil {
+		if err := a.readRules(); err != nil {
 			return nil, err
 		}
 
-		transport, err := t.transports.transportFor(t.rules.HTTP, q.tls)
+		transport, err := a.transports.transportFor(a.rules.HTTP, q.tls)
 		if err != nil {
 			return nil, &failure{kind: kindSecret, message: err.Error()}
 		}
 
-		h := t.newHop()
+		h := a.newHop()
 		resp, err := transport.RoundTrip(q.httpRequest(httptrace.WithClientTrace(ctx, &h.trace)))
 		if err == nil || ctx.Err() != nil || try == maxTries || !h.mayTryAgain() {
 			return resp, err
@@ -194,49 +194,49 @@ func (t *attempt) sendHop(ctx context.Context, q *request) (*http.Response, erro
 }
 
 // newHop begins a hop, and returns its gate.
-func (t *attempt) newHop() *hopGate {
-	h := &t.first
-	if t.hop != nil { // a redirect, or another try: net/http may still write to the connection of the one before
+func (a *attempt) newHop() *hopGate {
+	h := &a.first
+	if a.hop != nil { // a redirect, or another try: net/http may still write to the connection of the one before
 		h = &hopGate{}
 	}
 
-	h.gate = &t.gate
-	h.trace.GotConn = func(i httptrace.GotConnInfo) { bindHop(i.Conn, h, i.Reused, t.userTimeout()) }
-	t.hop = h
+	h.gate = &a.gate
+	h.trace.GotConn = func(i httptrace.GotConnInfo) { bindHop(i.Conn, h, i.Reused, a.userTimeout()) }
+	a.hop = h
 
 	return h
 }
 
 // readRules reads the rules of the node's administrator.
-func (t *attempt) readRules() error {
-	if t.cfg.Rules == nil {
+func (a *attempt) readRules() error {
+	if a.cfg.Rules == nil {
 		return nil
 	}
 
-	rules, err := t.cfg.Rules()
+	rules, err := a.cfg.Rules()
 	if err != nil {
 		return &failure{kind: kindNoRules, message: "the node's policy: " + err.Error()}
 	}
-	t.rules = rules
+	a.rules = rules
 
 	return nil
 }
 
 // receive reads and judges the last response. hops is the number of redirects before it.
-func (t *attempt) receive(ctx context.Context, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
+func (a *attempt) receive(ctx context.Context, resp *http.Response, hops int, out *spool.Output) (process.Result, error) {
 	defer resp.Body.Close()
 
-	expect, kept := &t.expect, &t.kept
+	expect, kept := &a.expect, &a.kept
 	got := &received{status: resp.StatusCode, header: resp.Header}
 	matches := expect.matchesStatus(got.status) && got.status != http.StatusSwitchingProtocols
 	judged := matches && expect.needsBody()
 
 	if judged {
-		got.body = t.newBodyBuffer(ctx, resp, expect.limit)
+		got.body = a.newBodyBuffer(ctx, resp, expect.limit)
 		defer got.body.Close()
 	}
 
-	kept.begin(&t.mask, out, !matches || expect.keep)
+	kept.begin(&a.mask, out, !matches || expect.keep)
 
 	if got.status != http.StatusSwitchingProtocols { // its body is the connection
 		to := io.Writer(kept)
@@ -247,22 +247,22 @@ func (t *attempt) receive(ctx context.Context, resp *http.Response, hops int, ou
 		var err error
 		if got.bytes, got.tooLarge, err = readBody(resp.Body, expect.limit, to); err != nil {
 			if errors.Is(err, errKeepBody) {
-				t.log.Warn("cannot keep a response", zap.String("task", t.spec.Namespace+"/"+t.spec.Task), zap.String("run", t.spec.ID), zap.Error(err))
+				a.log.Warn("cannot keep a response", zap.String("task", a.spec.Namespace+"/"+a.spec.Task), zap.String("run", a.spec.ID), zap.Error(err))
 			}
 			return process.Result{}, err
 		}
 		if !got.tooLarge {
-			t.hop.settle()
+			a.hop.settle()
 		}
 	}
 
-	v, err := t.judge(ctx, got, judged)
+	v, err := a.judge(ctx, got, judged)
 	if err != nil {
 		return process.Result{}, err
 	}
 
 	if judged {
-		kept.begin(&t.mask, out, !v.succeeded || expect.keep)
+		kept.begin(&a.mask, out, !v.succeeded || expect.keep)
 		if err := kept.copyFrom(got.body); err != nil && v.message == "" {
 			v.message = err.Error()
 		}
@@ -276,11 +276,11 @@ func (t *attempt) receive(ctx context.Context, resp *http.Response, hops int, ou
 	kept.isCut = got.tooLarge
 	r.Tail, r.OutputBytes, r.Truncated = kept.end()
 	r.Truncated = r.Truncated || got.tooLarge
-	r.Status = statusOf(t.spec, v.results)
+	r.Status = statusOf(a.spec, v.results)
 
 	if !v.succeeded {
 		r.State, r.Reason = task.Failed, task.ReasonAnswer
-		t.askedToWait(&r, got, hops)
+		a.askedToWait(&r, got, hops)
 	}
 
 	return r, nil
@@ -288,35 +288,35 @@ func (t *attempt) receive(ctx context.Context, resp *http.Response, hops int, ou
 
 // newBodyBuffer returns the buffer for a response that is judged. If it becomes large, it waits until the temporary files
 // of other responses have been judged. Meanwhile, the target cannot send more.
-func (t *attempt) newBodyBuffer(ctx context.Context, resp *http.Response, limit task.Size) *bodyBuffer {
+func (a *attempt) newBodyBuffer(ctx context.Context, resp *http.Response, limit task.Size) *bodyBuffer {
 	size := int64(limit)
 	if resp.ContentLength > 0 { // unknown if the response is compressed
 		size = min(size, resp.ContentLength)
 	}
 
 	return &bodyBuffer{
-		dir: t.cfg.Dir,
+		dir: a.cfg.Dir,
 		reserve: func() error {
-			if t.disk.Acquire(ctx, size) != nil {
+			if a.disk.Acquire(ctx, size) != nil {
 				return errDiskLimit
 			}
 			return nil
 		},
-		free: func() { t.disk.Release(size) },
+		free: func() { a.disk.Release(size) },
 	}
 }
 
 // judge judges a response. The timeout of the attempt limits that, too: a pattern can take minutes for a large response. An
 // error is why the attempt was ended.
-func (t *attempt) judge(ctx context.Context, got *received, judged bool) (verdict, error) {
+func (a *attempt) judge(ctx context.Context, got *received, judged bool) (verdict, error) {
 	if !judged {
-		return t.expect.judge(ctx, got, &t.mask), nil
+		return a.expect.judge(ctx, got, &a.mask), nil
 	}
 
 	v := verdict{}
-	if t.awaitJudging(ctx, got) {
-		v = t.expect.judge(ctx, got, &t.mask)
-		t.endJudging(got)
+	if a.awaitJudging(ctx, got) {
+		v = a.expect.judge(ctx, got, &a.mask)
+		a.endJudging(got)
 	}
 
 	// A verdict that the end of ctx has cut short can also be a success, because a pattern may match a part of the body.
@@ -324,20 +324,20 @@ func (t *attempt) judge(ctx context.Context, got *received, judged bool) (verdic
 	case ctx.Err() == nil:
 		return v, nil
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return verdict{message: fmt.Sprintf("%s, but the response could not be judged by expect.body and results within %s", statusText(got.status), task.Duration(t.timeout))}, nil
+		return verdict{message: fmt.Sprintf("%s, but the response could not be judged by expect.body and results within %s", statusText(got.status), task.Duration(a.timeout))}, nil
 	}
 
 	return verdict{}, context.Cause(ctx)
 }
 
 // awaitJudging waits until fewer than maxJudging large responses are judged. It returns false if ctx ends before.
-func (t *attempt) awaitJudging(ctx context.Context, got *received) bool {
+func (a *attempt) awaitJudging(ctx context.Context, got *received) bool {
 	if got.body.isSmall() {
 		return true
 	}
 
 	select {
-	case t.judging <- struct{}{}:
+	case a.judging <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
@@ -345,17 +345,17 @@ func (t *attempt) awaitJudging(ctx context.Context, got *received) bool {
 }
 
 // endJudging lets another large response be judged.
-func (t *attempt) endJudging(got *received) {
+func (a *attempt) endJudging(got *received) {
 	if !got.body.isSmall() {
-		<-t.judging
+		<-a.judging
 	}
 }
 
 // askedToWait makes the attempt a free one if the target asks to wait. After a redirect, the first target may have done
 // something already.
-func (t *attempt) askedToWait(r *process.Result, got *received, hops int) {
+func (a *attempt) askedToWait(r *process.Result, got *received, hops int) {
 	wait, asks := retryAfter(got.status, got.header, time.Now())
-	if !asks || hops > 0 && !t.http.MayRepeat() {
+	if !asks || hops > 0 && !a.http.MayRepeat() {
 		return
 	}
 

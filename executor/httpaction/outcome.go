@@ -140,30 +140,30 @@ func killedResult(f *failure, facts attemptFacts) process.Result {
 func joinMessages(a, b string) string { return a + "; " + b }
 
 // explain returns why an attempt has no complete response.
-func (t *attempt) explain(ctx context.Context, err error) *failure {
+func (a *attempt) explain(ctx context.Context, err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok && f.kind == kindNoRules {
 		return f
 	}
-	if refused := t.gate.refusedStart(); refused != nil {
+	if refused := a.gate.refusedStart(); refused != nil {
 		return &failure{kind: kindTooLate, message: refused.Error()}
 	}
 
-	closed := t.gate.closedFor()
+	closed := a.gate.closedFor()
 	if errors.Is(closed, errKilled) {
 		<-ctx.Done() // the gate may know of the kill before watchOrders has noted its cause
 	}
 
 	switch {
-	case t.killed.Load() != int32(process.CauseNone):
-		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(t.killed.Load())}
+	case a.killed.Load() != int32(process.CauseNone):
+		return &failure{kind: kindKilled, message: "cancelled before the start", cause: process.Cause(a.killed.Load())}
 	case errors.Is(err, errDiskLimit):
 		return &failure{kind: kindHost, message: errDiskLimit.Error()}
 	case errors.Is(context.Cause(ctx), errTimeout), errors.Is(err, errTimeout), errors.Is(closed, errPastDue):
 		what := "no complete response within "
-		if t.gate.began().IsZero() {
+		if a.gate.began().IsZero() {
 			what = "no connection within "
 		}
-		return &failure{kind: kindTimeout, message: t.subject() + what + task.Duration(t.timeout).String(), own: true}
+		return &failure{kind: kindTimeout, message: a.subject() + what + task.Duration(a.timeout).String(), own: true}
 	case errors.Is(err, errKeepBody):
 		return &failure{kind: kindHost, message: err.Error()}
 	}
@@ -172,27 +172,27 @@ func (t *attempt) explain(ctx context.Context, err error) *failure {
 		return f
 	}
 	if refusal, ok := errors.AsType[*policy.Refusal](err); ok {
-		return &failure{kind: kindPolicy, message: t.subject() + refusal.Error()}
+		return &failure{kind: kindPolicy, message: a.subject() + refusal.Error()}
 	}
 	if why, is := certificateError(err); is {
-		return &failure{kind: kindTLS, message: t.subject() + why}
+		return &failure{kind: kindTLS, message: a.subject() + why}
 	}
 
-	return &failure{kind: kindNetwork, message: t.subject() + t.describeError(err), own: isAlert(err)}
+	return &failure{kind: kindNetwork, message: a.subject() + a.describeError(err), own: isAlert(err)}
 }
 
 // isAlert reports whether the target has ended the TLS handshake, for example because of the client's certificate.
 func isAlert(err error) bool {
-	op, is := errors.AsType[*net.OpError](err)
-	return is && op.Op == "remote error"
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
 }
 
 // subject returns the target as the beginning of a message.
-func (t *attempt) subject() string {
-	if t.url == nil {
+func (a *attempt) subject() string {
+	if a.url == nil {
 		return ""
 	}
-	return targetOf(t.url) + ": "
+	return targetOf(a.url) + ": "
 }
 
 // certificateError returns why the certificate of a target could not be verified. is is false for other errors.
@@ -217,7 +217,7 @@ func certificateError(err error) (why string, is bool) {
 
 // describeError describes an error of the network to people. Errors of net/http may contain what the target has sent, so
 // the text is masked, and then shortened and cleaned: a part of a secret could not be recognized.
-func (t *attempt) describeError(err error) string {
+func (a *attempt) describeError(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return "cannot resolve the name: " + dns.Err
 	}
@@ -238,7 +238,7 @@ func (t *attempt) describeError(err error) string {
 		return errno.Error()
 	}
 
-	return cleanText(withoutJargon(t.mask.Apply(err.Error())))
+	return cleanText(withoutJargon(a.mask.Apply(err.Error())))
 }
 
 // withoutJargon returns an error of net/http about a response in words for people who do not know net/http.

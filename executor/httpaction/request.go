@@ -48,7 +48,7 @@ type request struct {
 }
 
 // target returns the target of the request for messages.
-func (q *request) target() string { return targetOf(q.url) }
+func (re *request) target() string { return targetOf(re.url) }
 
 // targetOf returns the scheme and the host, which is all that messages contain of a URL.
 func targetOf(u *url.URL) string { return u.Scheme + "://" + u.Host }
@@ -83,7 +83,7 @@ func newRequest(ctx context.Context, h *task.HTTP, v *values, now time.Time) (*r
 }
 
 // setHeaders sets the headers of the task.
-func (q *request) setHeaders(ctx context.Context, h *task.HTTP, v *values) error {
+func (re *request) setHeaders(ctx context.Context, h *task.HTTP, v *values) error {
 	if len(h.Headers) == 0 {
 		return nil
 	}
@@ -97,21 +97,21 @@ func (q *request) setHeaders(ctx context.Context, h *task.HTTP, v *values) error
 		if err != nil {
 			return inField(err, "action.http.headers."+name)
 		}
-		q.header.Set(name, value)
+		re.header.Set(name, value)
 	}
 
 	return nil
 }
 
 // setOwnHeaders sets the headers that every request has. It must be called last, so that nothing replaces them.
-func (q *request) setOwnHeaders(a *process.Attempt) {
-	if q.header.Get("User-Agent") == "" {
-		q.header["User-Agent"] = userAgents
+func (re *request) setOwnHeaders(a *process.Attempt) {
+	if re.header.Get("User-Agent") == "" {
+		re.header["User-Agent"] = userAgents
 	}
 
 	// One allocation for all values, instead of one each.
 	list := []string{a.ID, strconv.FormatInt(a.Token, 10), process.NewTraceparent(a.Namespace, a.Task, a.ID)}
-	q.header[headerKey], q.header[headerToken], q.header[headerTrace] = list[0:1:1], list[1:2:2], list[2:3:3]
+	re.header[headerKey], re.header[headerToken], re.header[headerTrace] = list[0:1:1], list[1:2:2], list[2:3:3]
 }
 
 // inField adds the field to the message of a failure in a template.
@@ -123,7 +123,7 @@ func inField(err error, field string) error {
 }
 
 // setURL sets the URL. It also checks what messages show of it: a scheme and a host, and no credentials.
-func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
+func (re *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 	text, err := "", error(nil)
 	ref, secret := h.URLSecret()
 	if secret {
@@ -140,7 +140,7 @@ func (q *request) setURL(ctx context.Context, h *task.HTTP, v *values) error {
 	if err != nil {
 		return inField(err, "action.http.url")
 	}
-	q.url = u
+	re.url = u
 
 	if secret {
 		// A target that shows the path of its requests shows the secret.
@@ -164,13 +164,13 @@ func parseURL(text string) (*url.URL, error) {
 }
 
 // setBody sets the body and its type.
-func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err error) {
+func (re *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err error) {
 	var kind []string
 
 	switch {
 	case len(h.JSON) > 0:
 		kind = typesJSON
-		if q.body, err = v.expandJSON(ctx, h.JSON); err != nil {
+		if re.body, err = v.expandJSON(ctx, h.JSON); err != nil {
 			return inField(err, "action.http.json")
 		}
 
@@ -184,29 +184,29 @@ func (q *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err err
 			}
 			form.Set(name, value)
 		}
-		q.body = []byte(form.Encode())
+		re.body = []byte(form.Encode())
 
 	case h.Body != "":
 		kind = typesText
 		text := h.Body
-		if ref, is := strings.CutPrefix(text, task.SecretRefPrefix); is {
+		if ref, ok := strings.CutPrefix(text, task.SecretRefPrefix); ok {
 			if text, err = v.secrets.value(ctx, ref); err != nil {
 				return inField(err, "action.http.body")
 			}
 			v.secrets.mask.HideBody(text)
 		}
-		q.body = []byte(text)
+		re.body = []byte(text)
 	}
 
-	if kind != nil && q.header.Get("Content-Type") == "" {
-		q.header["Content-Type"] = kind
+	if kind != nil && re.header.Get("Content-Type") == "" {
+		re.header["Content-Type"] = kind
 	}
 
 	return nil
 }
 
 // setAuth sets the headers of the credentials.
-func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, now time.Time) error {
+func (re *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, now time.Time) error {
 	if auth == nil {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, n
 		if err != nil {
 			return err
 		}
-		q.header.Set("Authorization", "Bearer "+value)
+		re.header.Set("Authorization", "Bearer "+value)
 
 	case auth.Basic != "":
 		value, err := read("basic", auth.Basic)
@@ -240,14 +240,14 @@ func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, n
 		_, password, _ := strings.Cut(value, ":")
 		v.secrets.mask.Hide(password)
 		v.secrets.mask.Hide(encoded)
-		q.header.Set("Authorization", "Basic "+encoded)
+		re.header.Set("Authorization", "Basic "+encoded)
 
 	case auth.Signature != "":
 		value, err := read("signature", auth.Signature)
 		if err != nil {
 			return err
 		}
-		return q.sign(value, auth.Signature, v.attempt.ID, now)
+		return re.sign(value, auth.Signature, v.attempt.ID, now)
 	}
 
 	return nil
@@ -255,26 +255,26 @@ func (q *request) setAuth(ctx context.Context, auth *task.HTTPAuth, v *values, n
 
 // sign signs the body as Standard Webhooks specifies. All attempts of a run have the same ID, by which the target
 // recognizes a repetition.
-func (q *request) sign(key, ref, id string, now time.Time) error {
+func (re *request) sign(key, ref, id string, now time.Time) error {
 	hook, err := standardwebhooks.NewWebhook(strings.TrimSpace(key))
 	if err != nil {
 		return &failure{kind: kindSecret, message: fmt.Sprintf("action.http.auth.signature: secret %s is not a key of Standard Webhooks: whsec_ and Base64", ref)}
 	}
 
-	signature, err := hook.Sign(id, now, q.body)
+	signature, err := hook.Sign(id, now, re.body)
 	if err != nil {
 		return &failure{kind: kindSecret, message: fmt.Sprintf("action.http.auth.signature: cannot sign with secret %s", ref)}
 	}
 
-	q.header.Set(standardwebhooks.HeaderWebhookID, id)
-	q.header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
-	q.header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+	re.header.Set(standardwebhooks.HeaderWebhookID, id)
+	re.header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	re.header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 
 	return nil
 }
 
 // setTLS reads the certificates.
-func (q *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error {
+func (re *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error {
 	if t == nil {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (q *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error 
 	for _, f := range []struct {
 		field, ref string
 		to         *string
-	}{{"ca", t.CA, &q.tls.ca}, {"cert", t.Cert, &q.tls.cert}} {
+	}{{"ca", t.CA, &re.tls.ca}, {"cert", t.Cert, &re.tls.cert}} {
 		if f.ref == "" {
 			continue
 		}
@@ -298,14 +298,14 @@ func (q *request) setTLS(ctx context.Context, t *task.HTTPTLS, v *values) error 
 }
 
 // httpRequest returns the request for net/http. Its body cannot be read twice, so that net/http cannot send it twice.
-func (q *request) httpRequest(ctx context.Context) *http.Request {
-	r := &http.Request{Method: q.method, URL: q.url, Header: q.header, Host: q.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+func (re *request) httpRequest(ctx context.Context) *http.Request {
+	r := &http.Request{Method: re.method, URL: re.url, Header: re.header, Host: re.url.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 	// A target that answers HEAD with a body leaves a connection that cannot be used again, and net/http would log what
 	// is left in it.
-	r.Close = q.method == http.MethodHead
+	r.Close = re.method == http.MethodHead
 
-	if q.body != nil {
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(q.body)), int64(len(q.body))
+	if re.body != nil {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(re.body)), int64(len(re.body))
 	}
 
 	return r.WithContext(ctx)
@@ -323,12 +323,12 @@ func isRedirect(status int) bool {
 // follow returns the request to which a response redirects. 307 and 308 repeat the request; the others become GET
 // without a body. A request to another origin has nothing of the task but its method: no header, credentials, client
 // certificate, token or body. An error is a *failure that shows no more of a URL than scheme and host.
-func (q *request) follow(status int, location string) (*request, error) {
+func (re *request) follow(status int, location string) (*request, error) {
 	refuse := func(format string, args ...any) (*request, error) {
-		return nil, &failure{kind: kindURL, message: fmt.Sprintf("%s redirected with HTTP %d ", q.target(), status) + fmt.Sprintf(format, args...)}
+		return nil, &failure{kind: kindURL, message: fmt.Sprintf("%s redirected with HTTP %d ", re.target(), status) + fmt.Sprintf(format, args...)}
 	}
 
-	to, err := q.url.Parse(location)
+	to, err := re.url.Parse(location)
 	if err != nil {
 		return refuse("to a URL that is not valid")
 	}
@@ -338,7 +338,7 @@ func (q *request) follow(status int, location string) (*request, error) {
 		return refuse("to a URL that must not be requested: it must be http or https with a host, without credentials, spaces and control characters")
 	}
 
-	next := &request{method: q.method, url: to, header: q.header.Clone(), body: q.body, tls: q.tls}
+	next := &request{method: re.method, url: to, header: re.header.Clone(), body: re.body, tls: re.tls}
 	keepsBody := status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect
 	if !keepsBody {
 		if next.method != http.MethodHead {
@@ -348,11 +348,11 @@ func (q *request) follow(status int, location string) (*request, error) {
 	}
 
 	switch {
-	case q.url.Scheme == "https" && to.Scheme != "https":
+	case re.url.Scheme == "https" && to.Scheme != "https":
 		return refuse("from https to http, which is not followed: %s", next.target())
-	case sameOrigin(q.url, to):
+	case sameOrigin(re.url, to):
 		return next, nil
-	case keepsBody && q.body != nil:
+	case keepsBody && re.body != nil:
 		return refuse("to another origin, to which the body is not sent: %s", next.target())
 	}
 
@@ -363,11 +363,11 @@ func (q *request) follow(status int, location string) (*request, error) {
 }
 
 // dropBody removes the body and the headers that describe it.
-func (q *request) dropBody() {
-	q.body = nil
-	for name := range q.header {
+func (re *request) dropBody() {
+	re.body = nil
+	for name := range re.header {
 		if strings.HasPrefix(name, "Content-") || strings.HasPrefix(name, "Webhook-") {
-			q.header.Del(name)
+			re.header.Del(name)
 		}
 	}
 }

@@ -74,8 +74,8 @@ func (e *expectation) matchesStatus(code int) bool {
 
 	text := strconv.Itoa(code)
 	return slices.ContainsFunc(e.status, func(p string) bool {
-		class, is := strings.CutSuffix(p, "xx")
-		return p == text || is && class == text[:1]
+		class, ok := strings.CutSuffix(p, "xx")
+		return p == text || ok && class == text[:1]
 	})
 }
 
@@ -188,12 +188,12 @@ func (e *expectation) judge(ctx context.Context, got *received, mask *mask.Maske
 const maxQuickMatch = 4 << 10
 
 // matches matches the body, until ctx ends. A pattern can take a second for every 64 KiB.
-func (g *received) matches(ctx context.Context, re *regexp.Regexp) (bool, error) {
-	if g.body.isSmall() && g.body.mem.Len() <= maxQuickMatch {
-		return re.Match(g.body.mem.Bytes()), nil
+func (rec *received) matches(ctx context.Context, re *regexp.Regexp) (bool, error) {
+	if rec.body.isSmall() && rec.body.mem.Len() <= maxQuickMatch {
+		return re.Match(rec.body.mem.Bytes()), nil
 	}
 
-	r, err := g.body.reader()
+	r, err := rec.body.reader()
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errKeepBody, err)
 	}

@@ -66,9 +66,9 @@ func (v *values) valueOf(ctx context.Context, ref string) (string, error) {
 
 // partValue returns a value that only the parts of a fan-out have.
 func (v *values) partValue(ref string) (string, error) {
-	_, index, is := task.ParentOf(v.attempt.ID)
+	_, index, ok := task.ParentOf(v.attempt.ID)
 	switch {
-	case !is:
+	case !ok:
 		return "", &failure{kind: kindURL, message: fmt.Sprintf("%s has a value only in the parts of a fan-out", task.Quote("${"+ref+"}"))}
 	case ref == "part.index":
 		return strconv.Itoa(index), nil
@@ -266,10 +266,10 @@ func jsonFailure(err error) error {
 }
 
 const (
-	secretReads    = 16                     // secrets that a node reads at the same time for HTTP attempts
-	secretLimit    = 5 * time.Second        // time limit for one read
-	secretPatience = 30 * time.Second       // how long a read is repeated while etcd is unavailable
-	secretPause    = 500 * time.Millisecond // pause between these reads
+	secretReads   = 16                     // secrets that a node reads at the same time for HTTP attempts
+	secretLimit   = 5 * time.Second        // time limit for one read
+	secretTimeout = 30 * time.Second       // how long a read is repeated while etcd is unavailable
+	secretPause   = 500 * time.Millisecond // pause between these reads
 )
 
 // secretSource reads values of secrets for one attempt, each secret once. It makes the mask hide each value that it has
@@ -327,7 +327,7 @@ func (s *secretSource) readSecret(ctx context.Context, name string) (map[string]
 		return nil, refused(": this node has no key for secrets (secret_keys)")
 	}
 
-	for deadline := time.Now().Add(secretPatience); ; {
+	for deadline := time.Now().Add(secretTimeout); ; {
 		values, err := s.readOnce(ctx, name)
 
 		switch {

@@ -155,18 +155,18 @@ func newTransport(d *dialer) *http.Transport {
 }
 
 // config returns the configuration of TLS.
-func (id tlsIdentity) config() (*tls.Config, error) {
+func (t tlsIdentity) config() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(tlsSessions)}
 
-	if id.ca != "" {
+	if t.ca != "" {
 		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM([]byte(id.ca)) {
+		if !cfg.RootCAs.AppendCertsFromPEM([]byte(t.ca)) {
 			return nil, errors.New("action.http.tls.ca contains no certificate in PEM")
 		}
 	}
 
-	if id.cert != "" {
-		pair, err := tls.X509KeyPair([]byte(id.cert), []byte(id.cert))
+	if t.cert != "" {
+		pair, err := tls.X509KeyPair([]byte(t.cert), []byte(t.cert))
 		if err != nil {
 			return nil, errors.New("action.http.tls.cert does not contain a certificate and its key in PEM")
 		}

@@ -54,8 +54,8 @@ func TestAccount_HasTheGroupOfAdministratorsOnlyByPolicy(t *testing.T) {
 		} {
 			l.policy = p
 			a, err := l.account(&tc.process)
-			if reason, is := isRefusal(err); tc.refusal != "" {
-				if !is || reason != task.ReasonPolicy || !strings.HasPrefix(err.Error(), tc.refusal+":") {
+			if reason, ok := isRefusal(err); tc.refusal != "" {
+				if !ok || reason != task.ReasonPolicy || !strings.HasPrefix(err.Error(), tc.refusal+":") {
 					t.Errorf("%s, %s: %+v, %v; want %q", tc.what, what, a.credential, err, tc.refusal)
 				}
 			} else if err != nil || a.credential.Gid != tc.gid || !slices.Equal(a.credential.Groups, tc.without) {

@@ -318,22 +318,22 @@ func (c *confinement) takeSteps(pid int) error {
 // takeGroup returns a control group for an attempt. It returns nil if the host has none or none can be
 // created; the attempt's processes are then found in other ways. If the attempt has limits that need the group,
 // c decides whether that is an error or only reported.
-func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, error) {
-	if !l.groups.Any() {
+func (ru *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, error) {
+	if !ru.groups.Any() {
 		return nil, nil
 	}
 
 	wants := cgroupLimits(limits)
-	group, err := l.groups.Acquire(wants)
+	group, err := ru.groups.Acquire(wants)
 	switch {
 	case err == nil:
 		if err = c.joinGroup(group, wants); err != nil {
-			l.groups.Release(group)
+			ru.groups.Release(group)
 			return nil, err
 		}
 		return group, nil
 	case !wants.Any():
-		l.log.Warn("an attempt runs without a control group", zap.Error(err))
+		ru.log.Warn("an attempt runs without a control group", zap.Error(err))
 		return nil, nil
 	}
 
@@ -342,7 +342,7 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 	}
 
 	// The task accepts that its limits are not enforced. A group without limits still finds its processes.
-	return l.takeGroup(c, task.Limits{})
+	return ru.takeGroup(c, task.Limits{})
 }
 
 // checkGroupLimits records those limits on all processes together that this host cannot

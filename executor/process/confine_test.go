@@ -54,18 +54,18 @@ func outsideTmp(t testing.TB) string {
 	return dir
 }
 
-func (l *Runner) confined(t testing.TB, line string, change func(p *task.Process)) Result {
+func (ru *Runner) confined(t testing.TB, line string, change func(p *task.Process)) Result {
 	t.Helper()
-	return l.alone(t, func(a *task.Assigned) {
+	return ru.alone(t, func(a *task.Assigned) {
 		a.Action.Process.Shell = line
 		change(a.Action.Process)
 	})
 }
 
 // alone is attempt with a separate run. Parallel tests kill processes that carry the mark of the usual run.
-func (l *Runner) alone(t testing.TB, change func(*task.Assigned)) Result {
+func (ru *Runner) alone(t testing.TB, change func(*task.Assigned)) Result {
 	t.Helper()
-	return l.attempt(t, both(func(a *task.Assigned) { a.ID = fmt.Sprint("c", runs.Add(1)) }, change))
+	return ru.attempt(t, both(func(a *task.Assigned) { a.ID = fmt.Sprint("c", runs.Add(1)) }, change))
 }
 
 var runs atomic.Int64

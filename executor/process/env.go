@@ -126,20 +126,20 @@ func accountFor(p *task.Process, without defaultAccount) (account, error) {
 //
 // The daemon does not trust the processes of attempts, whatever their groups. But a process that has the group could start
 // others through services of the host.
-func (l *Runner) account(p *task.Process) (account, error) {
-	a, err := accountFor(p, l.without)
+func (ru *Runner) account(p *task.Process) (account, error) {
+	a, err := accountFor(p, ru.without)
 	if err != nil || a.credential == nil {
 		return a, err // the daemon's own credentials, which it cannot change or which are root's
 	}
 
-	gid, exists, err := groupNumber(l.adminGroup)
+	gid, exists, err := groupNumber(ru.adminGroup)
 	if err != nil || !exists || a.credential.Gid != gid && !slices.Contains(a.credential.Groups, gid) {
 		return a, err
 	}
 
-	if l.policy != nil {
-		allowed, err := l.currentPolicy()
-		if err != nil || allowed.NamesGroup(l.adminGroup, gid) {
+	if ru.policy != nil {
+		allowed, err := ru.currentPolicy()
+		if err != nil || allowed.NamesGroup(ru.adminGroup, gid) {
 			return a, err
 		}
 	}
@@ -148,11 +148,11 @@ func (l *Runner) account(p *task.Process) (account, error) {
 
 	switch {
 	case a.credential.Gid == gid && p.Group == "":
-		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: the primary group of user %s is %s: %s; set another group", a.name, l.adminGroup, rule))
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: the primary group of user %s is %s: %s; set another group", a.name, ru.adminGroup, rule))
 	case a.credential.Gid == gid:
-		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: %s: %s", l.adminGroup, rule))
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("group: %s: %s", ru.adminGroup, rule))
 	case p.Groups != nil:
-		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("groups: %s: %s", l.adminGroup, rule))
+		return a, asRefusal(task.ReasonPolicy, fmt.Errorf("groups: %s: %s", ru.adminGroup, rule))
 	}
 
 	a.credential.Groups = slices.DeleteFunc(a.credential.Groups, func(g uint32) bool { return g == gid })
@@ -298,7 +298,7 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
 		"CARILLON_NODE="+node,
 	)
-	if _, index, is := task.ParentOf(a.ID); is {
+	if _, index, ok := task.ParentOf(a.ID); ok {
 		env = append(env, "CARILLON_PART_INDEX="+strconv.Itoa(index), "CARILLON_PART_COUNT="+strconv.Itoa(a.PartCount))
 	}
 

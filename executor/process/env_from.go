@@ -17,10 +17,10 @@ import (
 type Secrets func(ctx context.Context, namespace, name string) (map[string]string, error)
 
 const (
-	secretReaders  = 16                     // number of secrets that a node reads at the same time, so that a burst of starts does not burden etcd
-	secretLimit    = 5 * time.Second        // time limit for one read
-	secretPatience = 30 * time.Second       // how long a read is repeated while etcd is unavailable
-	secretPause    = 500 * time.Millisecond // pause between these reads
+	secretReaders = 16                     // number of secrets that a node reads at the same time, so that a burst of starts does not burden etcd
+	secretLimit   = 5 * time.Second        // time limit for one read
+	secretTimeout = 30 * time.Second       // how long a read is repeated while etcd is unavailable
+	secretPause   = 500 * time.Millisecond // pause between these reads
 )
 
 // secretReader passes the attempts' requests for secrets to a fixed number of goroutines.
@@ -45,12 +45,12 @@ func newSecretReader() secretReader {
 
 // serveRequests answers requests until ctx ends. It answers each request that it has received, so the requester can
 // wait for the answer without its own time limit.
-func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
+func (s secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case a := <-q.requests:
+		case a := <-s.requests:
 			limited, cancel := context.WithTimeout(ctx, secretLimit)
 			values, err := secrets(limited, a.namespace, a.name)
 			cancel()
@@ -59,17 +59,17 @@ func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	}
 }
 
-// readSecret reads a secret. While etcd is unavailable it tries again, for up to secretPatience and as long as may
+// readSecret reads a secret. While etcd is unavailable it tries again, for up to secretTimeout and as long as may
 // returns nil. It returns errCalledOff if off is closed or the runner stops.
-func (q secretReader) readSecret(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
-	for deadline := time.Now().Add(secretPatience); ; {
+func (s secretReader) readSecret(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
+	for deadline := time.Now().Add(secretTimeout); ; {
 		// All readers may be busy. This wait ends early only if the start is called off or the runner stops.
 		c := make(chan secretAnswer, 1)
 		select {
-		case q.requests <- secretRequest{namespace, name, c}:
+		case s.requests <- secretRequest{namespace, name, c}:
 		case <-off:
 			return nil, errCalledOff
-		case <-q.over:
+		case <-s.over:
 			return nil, errCalledOff
 		}
 
@@ -93,13 +93,13 @@ func (q secretReader) readSecret(namespace, name string, may func() error, off <
 // withEnvFrom returns the attempt with the variables from its env_from added to its process. Later entries of
 // env_from override earlier ones, and the task's own variables override all of them. Values of secrets are added to
 // hidden. An error for which hasReason is true is returned as it is; any other error is a refusal with the reason secret.
-func (l *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (task.Assigned, error) {
+func (ru *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (task.Assigned, error) {
 	given := a.Action.Process
 	if len(given.EnvFrom) == 0 {
 		return a, nil
 	}
 
-	as, err := l.account(given)
+	as, err := ru.account(given)
 	if err != nil {
 		return a, err
 	}
@@ -107,7 +107,7 @@ func (l *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() er
 	env := map[string]string{}
 
 	for i, f := range given.EnvFrom {
-		values, err := l.valuesOf(a, f, as, may, o)
+		values, err := ru.valuesOf(a, f, as, may, o)
 		if hasReason(err) {
 			return a, err
 		}
@@ -139,10 +139,10 @@ func (l *Runner) withEnvFrom(a task.Assigned, hidden *mask.Masker, may func() er
 }
 
 // valuesOf returns the variables of one entry of env_from.
-func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *Orders) (map[string]string, error) {
+func (ru *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *Orders) (map[string]string, error) {
 	if f.Secret == "" {
 		// The file may be on a file system that does not answer.
-		b, err := runWithTimeout(l.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
+		b, err := runWithTimeout(ru.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
 		if err == nil && b == nil && !f.Optional {
 			err = errors.New("does not exist")
 		}
@@ -157,16 +157,16 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 		return nil, fmt.Errorf("%s: %w", f.Source(), err)
 	}
 
-	return l.secretValues(a.Namespace, f, may, o)
+	return ru.secretValues(a.Namespace, f, may, o)
 }
 
 // secretValues returns the values of the secret of a namespace that f names.
-func (l *Runner) secretValues(namespace string, f task.EnvFrom, may func() error, o *Orders) (map[string]string, error) {
-	if l.secrets == nil {
+func (ru *Runner) secretValues(namespace string, f task.EnvFrom, may func() error, o *Orders) (map[string]string, error) {
+	if ru.secrets == nil {
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
 
-	values, err := l.secretReader.readSecret(namespace, f.Secret, may, o.given)
+	values, err := ru.secretReader.readSecret(namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
 		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), namespace)

@@ -42,17 +42,17 @@ func isRefusal(err error) (reason string, is bool) {
 
 // applyPolicy returns the attempt with the limits that the node's policy adds. An error
 // means that the policy does not allow the attempt, or cannot be read.
-func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
-	if l.policy == nil {
+func (ru *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
+	if ru.policy == nil {
 		return a, nil
 	}
 
-	p, err := l.currentPolicy()
+	p, err := ru.currentPolicy()
 	if err != nil {
 		return a, err
 	}
 
-	asks, err := l.policyAttempt(a)
+	asks, err := ru.policyAttempt(a)
 	if err != nil {
 		return a, err
 	}
@@ -75,8 +75,8 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 var errNoPolicy = errors.New("the node's policy")
 
 // currentPolicy reads the policy. An error is a refusal that wraps errNoPolicy.
-func (l *Runner) currentPolicy() (*policy.Policy, error) {
-	p, err := l.policy()
+func (ru *Runner) currentPolicy() (*policy.Policy, error) {
+	p, err := ru.policy()
 	if err != nil {
 		err = asRefusal(task.ReasonPolicy, fmt.Errorf("%w: %w", errNoPolicy, err))
 	}
@@ -85,8 +85,8 @@ func (l *Runner) currentPolicy() (*policy.Policy, error) {
 
 // policyAttempt returns the properties of an attempt that a policy judges. It contains the names of variables but no
 // values, which may be secrets.
-func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
-	as, err := l.account(a.Action.Process)
+func (ru *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
+	as, err := ru.account(a.Action.Process)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
@@ -96,7 +96,7 @@ func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 		uid = as.credential.Uid
 	}
 
-	groups, err := groupsNamed(a.Action.Process, l.without)
+	groups, err := groupsNamed(a.Action.Process, ru.without)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
@@ -149,17 +149,17 @@ type policyJudge struct {
 }
 
 // newPolicyJudge returns a judge for an attempt that applyPolicy has bound, or nil if the node has no policy.
-func (l *Runner) newPolicyJudge(a task.Assigned) (*policyJudge, error) {
-	if l.policy == nil {
+func (ru *Runner) newPolicyJudge(a task.Assigned) (*policyJudge, error) {
+	if ru.policy == nil {
 		return nil, nil
 	}
 
-	asks, err := l.policyAttempt(a)
+	asks, err := ru.policyAttempt(a)
 	if err != nil {
 		return nil, err
 	}
 
-	return &policyJudge{l, asks}, nil
+	return &policyJudge{ru, asks}, nil
 }
 
 // resolveProgram returns the path to execute, with its symbolic links resolved, and the policy that allows it. It
@@ -209,8 +209,8 @@ func stillBound(p *policy.Policy, asks policy.Attempt) error {
 // judgeProgram checks the program against the policy. It returns the path to execute, which contains no
 // symbolic link that could be changed afterwards, and a function to call directly before the fork. That function also
 // checks that the policy has not changed.
-func (w *preparedAttempt) judgeProgram(program, dir string) (real string, may func() error, err error) {
-	judge, before := w.judge, w.mayStart
+func (p *preparedAttempt) judgeProgram(program, dir string) (real string, may func() error, err error) {
+	judge, before := p.judge, p.mayStart
 	if judge == nil {
 		return program, before, nil
 	}

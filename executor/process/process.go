@@ -50,13 +50,13 @@ type preparedAttempt struct {
 // prepareAttempt collects what an attempt needs. It fails if the attempt's settings cannot be
 // applied on this host. The caller must pass the result to runPrepared, which releases the
 // working directory.
-func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, error) {
-	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
+func (ru *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, error) {
+	path, err := ru.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
 		return preparedAttempt{}, err
 	}
 
-	as, err := l.account(a.Action.Process)
+	as, err := ru.account(a.Action.Process)
 	if err != nil {
 		return preparedAttempt{}, err
 	}
@@ -65,7 +65,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 	// asks only for a report.
 	bound, err := planConfinement(a.Action.Process, as)
 	if err == nil {
-		bound.checkGroupLimits(l.groups, a.Action.Process.Limits)
+		bound.checkGroupLimits(ru.groups, a.Action.Process.Limits)
 		err = bound.requiredError()
 	}
 
@@ -80,15 +80,15 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 
 	// Last, because the caller has to return the directory. Without one the attempt still runs, but it cannot report
 	// its status.
-	room, noRoom := l.workdirs.Take(as.credential)
+	room, noRoom := ru.workdirs.Take(as.credential)
 	if noRoom != nil {
-		l.log.Warn("an attempt runs without its own directory", zap.String("run", a.ID), zap.Error(noRoom))
+		ru.log.Warn("an attempt runs without its own directory", zap.String("run", a.ID), zap.Error(noRoom))
 	}
 
 	return preparedAttempt{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
-		process: a.Action.Process, args: a.Args, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
-		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
+		process: a.Action.Process, args: a.Args, env: append(buildEnvironment(a, token, ru.node, as), statusEnv(&a, room)...), as: as, path: path,
+		workdir: room, noWorkdir: noRoom, bound: bound, status: ru.beginStatus(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(), hidden: &mask.Masker{},
 		guarded:  guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
 		mayStart: func() error { return nil },
@@ -97,8 +97,8 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (preparedAttempt, 
 
 // runPrepared starts an attempt and returns when nothing is left of it (G20): neither the main
 // process nor its group, nor, if the attempt was killed, processes that had left the group.
-func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
-	out := l.spool.NewOutput(what.path, what.output)
+func (ru *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
+	out := ru.spool.NewOutput(what.path, what.output)
 
 	out.HideValues(what.hidden)
 
@@ -110,10 +110,10 @@ func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 	defer out.Close()
 	defer what.closeStdin()
 
-	err := l.prepareWorkdir(&what)
+	err := ru.prepareWorkdir(&what)
 	var p *runningProcess
 	if err == nil {
-		p, err = l.startProcess(what, out, o)
+		p, err = ru.startProcess(what, out, o)
 	}
 
 	if err != nil {
@@ -154,17 +154,17 @@ func (l *Runner) runPrepared(what preparedAttempt, o *Orders) Result {
 
 // beginStatus starts to watch the attempt's status file. It returns nil if the attempt has no
 // working directory.
-func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
+func (ru *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
 	if m == nil {
 		return nil
 	}
-	return l.statuses.Watch(a, status.File{Dir: m.FD(), Name: workdir.StatusFile, UID: m.UID()})
+	return ru.statuses.Watch(a, status.File{Dir: m.FD(), Name: workdir.StatusFile, UID: m.UID()})
 }
 
 // releaseWorkdir returns the attempt's working directory to the pool, after it has read the
 // attempt's last reports.
-func (w *preparedAttempt) releaseWorkdir(r *Result) error {
-	return w.workdir.Release(func(wrote bool) { r.Status = w.status.End(wrote) })
+func (p *preparedAttempt) releaseWorkdir(r *Result) error {
+	return p.workdir.Release(func(wrote bool) { r.Status = p.status.End(wrote) })
 }
 
 // statusEnv returns the variables that name the attempt's status file and contain the checkpoint of the previous
@@ -245,34 +245,34 @@ type resolvedProgram struct {
 
 // findProgram looks up the program and the working directory, with a time limit, because a user may
 // have put these paths on a file system that does not answer.
-func (l *Runner) findProgram(prep *preparedAttempt, o *Orders) (resolvedProgram, error) {
+func (ru *Runner) findProgram(prep *preparedAttempt, o *Orders) (resolvedProgram, error) {
 	w := *prep // the goroutine may outlive the attempt
-	return runWithTimeout(l.stuck, o.given, prep.timeout, "to find its program and its working directory", func() (resolvedProgram, error) { return w.lookUp() })
+	return runWithTimeout(ru.stuck, o.given, prep.timeout, "to find its program and its working directory", func() (resolvedProgram, error) { return w.lookUp() })
 }
 
 // lookUp returns the program, its arguments and the working directory. It touches paths of the user, so it may hang.
-func (w *preparedAttempt) lookUp() (f resolvedProgram, err error) {
-	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
+func (p *preparedAttempt) lookUp() (f resolvedProgram, err error) {
+	if f.dir, err = workDir(cmp.Or(p.process.Dir, p.scratch), p.as); err != nil {
 		return resolvedProgram{}, err
 	}
 
-	f.argv = w.process.Command
+	f.argv = p.process.Command
 	if len(f.argv) == 0 {
-		f.argv = []string{cronShell, "-c", w.process.Shell}
+		f.argv = []string{cronShell, "-c", p.process.Shell}
 		// The words after the line become $0, $1 and so on. They are never parsed as text of the shell.
-		if len(w.args) > 0 {
-			f.argv = append(append(f.argv, cronShell), w.args...)
+		if len(p.args) > 0 {
+			f.argv = append(append(f.argv, cronShell), p.args...)
 		}
 	}
 
-	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
+	if f.program, err = lookPath(f.argv[0], lookupEnv(p.env, "PATH"), f.dir); err != nil {
 		return resolvedProgram{}, err
 	}
-	if tmp := task.PrivateDir(f.program); w.bound.private && tmp != "" {
+	if tmp := task.PrivateDir(f.program); p.bound.private && tmp != "" {
 		return resolvedProgram{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
 	}
 
-	f.program, f.may, err = w.judgeProgram(f.program, f.dir)
+	f.program, f.may, err = p.judgeProgram(f.program, f.dir)
 
 	return f, err
 }
@@ -280,8 +280,8 @@ func (w *preparedAttempt) lookUp() (f resolvedProgram, err error) {
 // startProcess starts the attempt's process and returns when it executes its program. After an error no instruction of
 // the program has been executed and none will be. A process that hangs before its program may remain; it is killed and
 // holds no descriptor of the daemon.
-func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders) (*runningProcess, error) {
-	found, err := l.findProgram(&what, o)
+func (ru *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders) (*runningProcess, error) {
+	found, err := ru.findProgram(&what, o)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 		return nil, startFailure(err, found.argv[0], found.dir)
 	}
 
-	group, err := l.takeGroup(what.bound, what.process.Limits)
+	group, err := ru.takeGroup(what.bound, what.process.Limits)
 	if err != nil {
 		spool.CloseWriters(w, errs)
 		pipe.Close()
@@ -306,20 +306,20 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 	}
 
 	what.guarded.Group = group.Dir()
-	p := &runningProcess{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
+	p := &runningProcess{Runner: ru, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, stdin: stdin, output: uintptr(w), errput: uintptr(errs), may: found.may,
 		bound: what.bound, workdir: what.workdir.Path(),
 		group:   group,
-		guarded: l.guardian.Announce(what.guarded),
+		guarded: ru.guardian.Announce(what.guarded),
 	}}
-	p.tree = proctree.Tree{Mark: what.guarded.Mark, Group: group, Orphans: l.orphans}
+	p.tree = proctree.Tree{Mark: what.guarded.Mark, Group: group, Orphans: ru.orphans}
 	p.traced = &p.tree
 	// Retry until a guardian that knows this attempt is present at the fork (G17), and until
 	// the policy under which the program was judged is still the current one.
 	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
 			// The new policy may allow another program, or none. Judge it again.
-			if found, err = l.findProgram(&what, o); err != nil {
+			if found, err = ru.findProgram(&what, o); err != nil {
 				break
 			}
 			p.program, p.may = found.program, found.may
@@ -327,12 +327,12 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 
 		// Without a guardian the attempt waits, for as long as it takes: if the daemon died now, nothing
 		// would kill the process.
-		if !l.guardian.WaitReady(o.given) {
+		if !ru.guardian.WaitReady(o.given) {
 			err = errCalledOff
 			break
 		}
 
-		err = l.spawner.startOn(&p.spawnRequest, o.given)
+		err = ru.spawner.startOn(&p.spawnRequest, o.given)
 	}
 
 	// The process has its own copies. The pipe ends when the last process closes its copy.
@@ -376,13 +376,13 @@ func (l *Runner) startProcess(what preparedAttempt, out *spool.Output, o *Orders
 	// A process may have failed to join its group although the task accepts that. Then the group does not find it,
 	// and the tree uses the other ways.
 	if group != nil && !group.Holds() {
-		l.groups.Release(group)
+		ru.groups.Release(group)
 		p.tree.Group = nil
 	}
 
 	// With a control group, no process of the attempt can be lost, so its orphans need not be tracked.
 	if p.tree.Group != nil {
-		l.orphans.Forget(&p.tree)
+		ru.orphans.Forget(&p.tree)
 	}
 
 	go func() {
@@ -406,7 +406,7 @@ func killSignal(name string) syscall.Signal {
 }
 
 // prepareWorkdir creates the directories that the attempt requests in its working directory.
-func (l *Runner) prepareWorkdir(prep *preparedAttempt) error {
+func (ru *Runner) prepareWorkdir(prep *preparedAttempt) error {
 	if prep.process.Scratch {
 		path, err := prep.workdir.MakeScratch(prep.noWorkdir)
 		if err != nil {

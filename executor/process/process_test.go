@@ -53,12 +53,12 @@ func openRooms(t testing.TB, dir string) *workdir.Pool {
 }
 
 // attempt runs an ordinary attempt with a change.
-func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kill) Result {
+func (ru *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kill) Result {
 	t.Helper()
 	a := executortest.Assigned("r1", &task.Process{})
 	change(&a)
 
-	prep, err := l.prepareAttempt(a, executortest.NewToken())
+	prep, err := ru.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		return notStarted(err)
 	}
@@ -80,7 +80,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 		}
 	}
 
-	return l.runPrepared(prep, o)
+	return ru.runPrepared(prep, o)
 }
 
 // giveWhenReady waits until the process has printed something, and then sends the kills.
@@ -97,9 +97,9 @@ func giveWhenReady(t testing.TB, path string, o *Orders, kills []Kill) {
 	t.Error("the process does not say that it is ready")
 }
 
-func (l *Runner) shell(t testing.TB, line string, kills ...Kill) Result {
+func (ru *Runner) shell(t testing.TB, line string, kills ...Kill) Result {
 	t.Helper()
-	return l.attempt(t, func(a *task.Assigned) { a.Action.Process.Shell = line }, kills...)
+	return ru.attempt(t, func(a *task.Assigned) { a.Action.Process.Shell = line }, kills...)
 }
 
 func TestProcess_Outcome(t *testing.T) {

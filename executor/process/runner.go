@@ -121,42 +121,42 @@ func New(cfg Config) (*Runner, error) {
 
 // StuckStarts returns the number of starts that have taken more than startSlow, and of those that were given up
 // and have not ended.
-func (l *Runner) StuckStarts() int { return int(l.stuck.count.Load()) }
+func (ru *Runner) StuckStarts() int { return int(ru.stuck.count.Load()) }
 
 // Run serves RunAttempt until ctx ends. The caller must end ctx only after all attempts have ended. Run calls ready
 // once, when attempts may be started, and returns when everything that it started has ended.
-func (l *Runner) Run(ctx context.Context, ready func()) {
+func (ru *Runner) Run(ctx context.Context, ready func()) {
 	// The threads that fork end last, because the kernel kills the processes of a thread that ends.
 	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawner()
 
 	var helpers, spawners sync.WaitGroup
-	spawners.Go(func() { l.spawner.serveRequests(parent) })
+	spawners.Go(func() { ru.spawner.serveRequests(parent) })
 
-	if l.secrets != nil {
+	if ru.secrets != nil {
 		for range secretReaders {
-			helpers.Go(func() { l.secretReader.serveRequests(ctx, l.secrets) })
+			helpers.Go(func() { ru.secretReader.serveRequests(ctx, ru.secrets) })
 		}
 	}
 
-	if r := l.workdirs; r != nil {
+	if r := ru.workdirs; r != nil {
 		tried := make(chan struct{})
 		helpers.Go(func() { r.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
-		helpers.Go(func() { l.statuses.Run(ctx) })
+		helpers.Go(func() { ru.statuses.Run(ctx) })
 
 		// Wait for the pool, so that attempts that start at once have directories, too. Do not wait long: a disk that
 		// does not respond must not keep the node from running attempts.
 		select {
 		case <-tried:
-		case <-time.After(workdir.OpenPatience):
-			l.log.Warn("attempts run without their own directory until the disk responds", zap.String("path", r.Path()))
+		case <-time.After(workdir.OpenTimeout):
+			ru.log.Warn("attempts run without their own directory until the disk responds", zap.String("path", r.Path()))
 		case <-ctx.Done():
 		}
 	}
 
-	if o := l.orphans; o != nil {
+	if o := ru.orphans; o != nil {
 		if err := proctree.BecomeSubreaper(); err != nil {
-			l.log.Warn("processes that daemonize cannot be found", zap.Error(err))
+			ru.log.Warn("processes that daemonize cannot be found", zap.Error(err))
 		}
 		helpers.Go(func() { o.Run(ctx) })
 	}
@@ -165,9 +165,9 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 	<-ctx.Done()
 
 	// Stop the parts in the reverse order of their dependencies.
-	close(l.secretReader.over)
+	close(ru.secretReader.over)
 	helpers.Wait()
-	l.workdirs.Close()
+	ru.workdirs.Close()
 	stopSpawner()
 	spawners.Wait()
 }
@@ -192,34 +192,34 @@ type Attempt struct {
 
 // RunAttempt runs one attempt from its preparation to its end. When it returns, no process of the attempt is left
 // (G20), except a process that SIGKILL does not end; that is logged. Kills and pauses are passed through o.
-func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
-	if l.fake != nil {
-		return l.fake.runAttempt(a, o)
+func (ru *Runner) RunAttempt(a Attempt, o *Orders) Result {
+	if ru.fake != nil {
+		return ru.fake.runAttempt(a, o)
 	}
 
 	// The policy comes first, because it may forbid to read what env_from and stdin name. It is checked again for the program, and
 	// directly before the fork.
 	var hidden mask.Masker
-	bound, err := l.applyPolicy(withArguments(a.Assigned))
+	bound, err := ru.applyPolicy(withArguments(a.Assigned))
 	if err == nil {
-		bound, err = l.withEnvFrom(bound, &hidden, a.MayStart, o)
+		bound, err = ru.withEnvFrom(bound, &hidden, a.MayStart, o)
 	}
 
 	if err != nil {
 		return notStarted(err)
 	}
 
-	judge, err := l.newPolicyJudge(bound)
+	judge, err := ru.newPolicyJudge(bound)
 	if err != nil {
 		return notStarted(err)
 	}
 
-	stdin, err := l.openStdin(bound, &hidden, a.MayStart, o)
+	stdin, err := ru.openStdin(bound, &hidden, a.MayStart, o)
 	if err != nil {
 		return notStarted(err)
 	}
 
-	prep, err := l.prepareAttempt(bound, a.Token)
+	prep, err := ru.prepareAttempt(bound, a.Token)
 	prep.stdin = stdin
 	if err != nil {
 		prep.closeStdin()
@@ -242,16 +242,16 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 
 	prep.status.OnCheckpoint(a.OnCheckpoint)
 
-	return l.runPrepared(prep, o)
+	return ru.runPrepared(prep, o)
 }
 
 // StatusOf returns what the attempt of a run has reported, and false if no attempt of the run is running here.
-func (l *Runner) StatusOf(namespace, name, run string) (task.AttemptStatus, bool) {
-	return l.statuses.Of(namespace, name, run)
+func (ru *Runner) StatusOf(namespace, name, run string) (task.AttemptStatus, bool) {
+	return ru.statuses.Of(namespace, name, run)
 }
 
 // Statuses returns what each running attempt has reported.
-func (l *Runner) Statuses() []task.AttemptStatus { return l.statuses.All() }
+func (ru *Runner) Statuses() []task.AttemptStatus { return ru.statuses.All() }
 
 // ErrTooLate means that an attempt was not started because its start deadline had passed, or because its node had no
 // contact with etcd for too long.

@@ -22,20 +22,20 @@ import (
 // openStdin opens the standard input of an attempt. It returns nil if the task has none. The caller closes the file when
 // the process has its copy. The value of a secret is added to hidden; one that cannot be read is a refusal with the reason
 // secret.
-func (l *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (*os.File, error) {
+func (ru *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() error, o *Orders) (*os.File, error) {
 	in := a.Action.Process.Stdin
 	if in == nil {
 		return nil, nil
 	}
 
-	as, err := l.account(a.Action.Process)
+	as, err := ru.account(a.Action.Process)
 	if err != nil {
 		return nil, err
 	}
 
 	if in.File != "" {
 		// The file may be on a file system that does not answer.
-		f, err := runWithTimeout(l.stuck, o.given, a.Timeout.Std(), "to open "+in.Source(), func() (*os.File, error) { return openInputAs(in.File, as) })
+		f, err := runWithTimeout(ru.stuck, o.given, a.Timeout.Std(), "to open "+in.Source(), func() (*os.File, error) { return openInputAs(in.File, as) })
 		if err != nil {
 			return nil, fmt.Errorf("stdin: %s: %w", in.Source(), err)
 		}
@@ -44,7 +44,7 @@ func (l *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() erro
 
 	text := in.Text
 	if in.Secret != "" {
-		if text, err = l.secretText(a, in.Secret, may, o); err != nil {
+		if text, err = ru.secretText(a, in.Secret, may, o); err != nil {
 			if hasReason(err) {
 				return nil, err
 			}
@@ -62,14 +62,14 @@ func (l *Runner) openStdin(a task.Assigned, hidden *mask.Masker, may func() erro
 }
 
 // secretText returns the value of a secret that ref, NAME/KEY, names.
-func (l *Runner) secretText(a task.Assigned, ref string, may func() error, o *Orders) (string, error) {
+func (ru *Runner) secretText(a task.Assigned, ref string, may func() error, o *Orders) (string, error) {
 	name, key, err := task.ParseSecretRef(ref)
 	if err != nil {
 		return "", err
 	}
 
 	from := task.EnvFrom{Secret: name}
-	values, err := l.secretValues(a.Namespace, from, may, o)
+	values, err := ru.secretValues(a.Namespace, from, may, o)
 	if err != nil {
 		return "", err
 	}
@@ -172,9 +172,9 @@ func createMemoryFile() (int, error) {
 }
 
 // closeStdin closes the runner's copy of the standard input. It may be called more than once.
-func (w *preparedAttempt) closeStdin() {
-	if w.stdin != nil {
-		w.stdin.Close()
+func (p *preparedAttempt) closeStdin() {
+	if p.stdin != nil {
+		p.stdin.Close()
 	}
 }
 

@@ -18,34 +18,34 @@ import (
 )
 
 // runWhole runs an attempt as the executor does, from its policy to its end.
-func (l *Runner) runWhole(t testing.TB, change func(*task.Assigned)) Result {
+func (ru *Runner) runWhole(t testing.TB, change func(*task.Assigned)) Result {
 	t.Helper()
 	a := executortest.Assigned(fmt.Sprint("w", runs.Add(1)), &task.Process{})
 	change(&a)
 
-	return l.RunAttempt(Attempt{
+	return ru.RunAttempt(Attempt{
 		Assigned: a, Token: executortest.NewToken(), MayStart: func() error { return nil },
 		OnStarted: func(time.Time) {}, OnCheckpoint: func(string) {}, OnPause: func(PauseState) {},
 	}, NewOrders())
 }
 
 // withSecrets gives the runner secrets of the namespace of its attempts.
-func (l *Runner) withSecrets(t testing.TB, secrets map[string]map[string]string) *Runner {
+func (ru *Runner) withSecrets(t testing.TB, secrets map[string]map[string]string) *Runner {
 	t.Helper()
-	l.secrets = func(_ context.Context, _, name string) (map[string]string, error) {
+	ru.secrets = func(_ context.Context, _, name string) (map[string]string, error) {
 		if values, ok := secrets[name]; ok {
 			return values, nil
 		}
 		return nil, task.ErrNotFound
 	}
-	l.secretReader = newSecretReader()
+	ru.secretReader = newSecretReader()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); l.secretReader.serveRequests(ctx, l.secrets) }()
+	go func() { defer close(done); ru.secretReader.serveRequests(ctx, ru.secrets) }()
 	t.Cleanup(func() { cancel(); <-done })
 
-	return l
+	return ru
 }
 
 // input returns the change that gives a process its standard input.

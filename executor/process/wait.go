@@ -262,41 +262,41 @@ func newRunClock(now time.Time, timeout time.Duration) *runClock {
 }
 
 // timedOut returns a channel that receives when the attempt has reached its timeout. It is nil without a timeout.
-func (s *runClock) timedOut() <-chan time.Time {
-	if s.timer == nil {
+func (r *runClock) timedOut() <-chan time.Time {
+	if r.timer == nil {
 		return nil
 	}
-	return s.timer.C
+	return r.timer.C
 }
 
 // pause stops the clock. It returns false if the attempt has already reached its timeout; the
 // timer may then have fired, so the caller must not rely on timedOut.
-func (s *runClock) pause(now time.Time) bool {
-	s.Since = now
-	s.left -= now.Sub(s.began)
-	return s.timer == nil || s.timer.Stop() && s.left > 0
+func (r *runClock) pause(now time.Time) bool {
+	r.Since = now
+	r.left -= now.Sub(r.began)
+	return r.timer == nil || r.timer.Stop() && r.left > 0
 }
 
 // resume continues a clock that pause has stopped. It does nothing to a clock that runs.
-func (s *runClock) resume(now time.Time) {
-	if s.Since.IsZero() {
+func (r *runClock) resume(now time.Time) {
+	if r.Since.IsZero() {
 		return
 	}
 
-	s.Sum += now.Sub(s.Since)
-	s.Since, s.began = time.Time{}, now
-	if s.timer != nil {
-		s.timer.Reset(max(s.left, 0))
+	r.Sum += now.Sub(r.Since)
+	r.Since, r.began = time.Time{}, now
+	if r.timer != nil {
+		r.timer.Reset(max(r.left, 0))
 	}
 }
 
 // stop stops the clock for good and returns the total time that the attempt was paused.
-func (s *runClock) stop(now time.Time) time.Duration {
-	s.resume(now)
-	if s.timer != nil {
-		s.timer.Stop()
+func (r *runClock) stop(now time.Time) time.Duration {
+	r.resume(now)
+	if r.timer != nil {
+		r.timer.Stop()
 	}
-	return s.Sum
+	return r.Sum
 }
 
 // setPaused stops or resumes the processes, updates the clock, and reports the new state to tell. It does nothing

@@ -29,32 +29,32 @@ type KillSet struct {
 }
 
 // AddMark adds all processes that carry the mark of an attempt in their environment.
-func (h *KillSet) AddMark(l Mark) {
-	if h.marks == nil {
-		h.marks = map[string][]Mark{}
+func (s *KillSet) AddMark(l Mark) {
+	if s.marks == nil {
+		s.marks = map[string][]Mark{}
 	}
-	h.marks[l.RunID] = append(h.marks[l.RunID], l)
+	s.marks[l.RunID] = append(s.marks[l.RunID], l)
 }
 
 // AddGroup adds a process group whose leader was created in the interval b.
-func (h *KillSet) AddGroup(pgid int, b Birth) {
-	if h.groups == nil {
-		h.groups = map[int]Birth{}
+func (s *KillSet) AddGroup(pgid int, b Birth) {
+	if s.groups == nil {
+		s.groups = map[int]Birth{}
 	}
-	h.groups[pgid] = b
+	s.groups[pgid] = b
 }
 
 // AddCgroup adds all processes in a control group, and in those below it.
-func (h *KillSet) AddCgroup(dir string) { h.cgroups = append(h.cgroups, dir) }
+func (s *KillSet) AddCgroup(dir string) { s.cgroups = append(s.cgroups, dir) }
 
 // KillGroups signals all groups at once and does not wait. Call it before KillAll, which first
 // has to read every process of the host.
-func (h *KillSet) KillGroups() {
-	for _, dir := range h.cgroups {
+func (s *KillSet) KillGroups() {
+	for _, dir := range s.cgroups {
 		cgroup.Kill(dir)
 	}
 
-	for pgid, b := range h.groups {
+	for pgid, b := range s.groups {
 		if leader, err := ReadStat(pgid); err == nil && b.matchesStart(leader.Start) {
 			unix.Kill(-pgid, unix.SIGKILL)
 		}
@@ -64,12 +64,12 @@ func (h *KillSet) KillGroups() {
 // KillAll kills until two scans in a row find nothing, or until done is closed, and returns
 // how many processes it killed. One empty scan is not enough, because a process may fork while
 // the list is read. An error means that some processes may be left.
-func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
+func (s *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 	// Empty scans follow each other after 1 ms, 2 ms and so on, up to 100 ms while processes remain.
 	seen := map[int]bool{}
 
 	for clean, pause := 0, time.Millisecond; ; {
-		found, err := h.killOnce(seen)
+		found, err := s.killOnce(seen)
 		if err != nil {
 			return len(seen), err
 		}
@@ -91,7 +91,7 @@ func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 }
 
 // killOnce scans all processes once, kills those in the set, and returns how many were alive.
-func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
+func (s *KillSet) killOnce(seen map[int]bool) (int, error) {
 	pids, err := ListPIDs()
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
@@ -100,7 +100,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 	self := os.Getpid()
 	found := 0
 	// Control groups first: they contain processes that cannot be found by their group or mark.
-	for _, dir := range h.cgroups {
+	for _, dir := range s.cgroups {
 		for _, pid := range cgroup.Kill(dir) {
 			seen[pid] = true
 			found++
@@ -113,7 +113,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 		}
 
 		st, err := ReadStat(pid)
-		if err != nil || st.Dead() || !h.shouldKill(st) {
+		if err != nil || st.Dead() || !s.shouldKill(st) {
 			continue
 		}
 
@@ -128,12 +128,12 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 }
 
 // shouldKill reports whether the process belongs to the set.
-func (h *KillSet) shouldKill(st Stat) bool { return h.inGroup(st) || h.hasMark(st.PID) }
+func (s *KillSet) shouldKill(st Stat) bool { return s.inGroup(st) || s.hasMark(st.PID) }
 
 // inGroup reports whether a process belongs to one of the groups. A group whose number now
 // belongs to another leader is not the attempt's.
-func (h *KillSet) inGroup(st Stat) bool {
-	b, ok := h.groups[st.Group]
+func (s *KillSet) inGroup(st Stat) bool {
+	b, ok := s.groups[st.Group]
 	if !ok {
 		return false
 	}
@@ -150,8 +150,8 @@ func (h *KillSet) inGroup(st Stat) bool {
 
 // hasMark reports whether a process carries the mark of an attempt. An environment that cannot be read, for example
 // because the process has ended, carries none.
-func (h *KillSet) hasMark(pid int) bool {
-	if len(h.marks) == 0 {
+func (s *KillSet) hasMark(pid int) bool {
+	if len(s.marks) == 0 {
 		return false
 	}
 
@@ -171,7 +171,7 @@ func (h *KillSet) hasMark(pid int) bool {
 		return ""
 	}
 
-	for _, l := range h.marks[get(EnvRunID)] {
+	for _, l := range s.marks[get(EnvRunID)] {
 		if get(EnvToken) == strconv.FormatInt(l.Token, 10) &&
 			(l.Task == "" || get(EnvTask) == l.Task) && (l.Namespace == "" || get(EnvNamespace) == l.Namespace) {
 			return true

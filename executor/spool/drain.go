@@ -64,18 +64,18 @@ func newPipe() (*os.File, int, error) {
 }
 
 // SetReadDeadline makes CopyTo stop at that time.
-func (o *Pipes) SetReadDeadline(at time.Time) error {
+func (pi *Pipes) SetReadDeadline(at time.Time) error {
 	var errs []error
-	for _, p := range o.pipes {
+	for _, p := range pi.pipes {
 		errs = append(errs, p.SetReadDeadline(at))
 	}
 	return errors.Join(errs...)
 }
 
 // Close closes the read ends.
-func (o *Pipes) Close() error {
+func (pi *Pipes) Close() error {
 	var errs []error
-	for _, p := range o.pipes {
+	for _, p := range pi.pipes {
 		errs = append(errs, p.Close())
 	}
 	return errors.Join(errs...)
@@ -84,15 +84,15 @@ func (o *Pipes) Close() error {
 // CopyTo copies the pipes to an output until they end, or until the deadline of SetReadDeadline. The deadline is for an
 // attempt that has ended while another process still holds the write end. What the
 // pipe contains at the deadline is copied, too, because it was printed in time even if the node is busy.
-func (o *Pipes) CopyTo(into *Output) {
-	if len(o.pipes) == 1 {
-		into.drainPipe(o.pipes[0], mergedStream)
+func (pi *Pipes) CopyTo(into *Output) {
+	if len(pi.pipes) == 1 {
+		into.drainPipe(pi.pipes[0], mergedStream)
 		return
 	}
 
 	var wg sync.WaitGroup
-	wg.Go(func() { into.drainPipe(o.pipes[1], stderr) })
-	into.drainPipe(o.pipes[0], stdout)
+	wg.Go(func() { into.drainPipe(pi.pipes[1], stderr) })
+	into.drainPipe(pi.pipes[0], stdout)
 	wg.Wait()
 }
 

@@ -321,8 +321,8 @@ func Tail(b []byte, n int) string {
 	return string(cut([]byte(strings.ReplaceAll(s, "\x00", "\uFFFD"))))
 }
 
-// longestLine is the number of bytes of a line that a LineMatcher receives at most.
-const longestLine = 64 << 10
+// maxLineBytes is the number of bytes of a line that a LineMatcher receives at most.
+const maxLineBytes = 64 << 10
 
 // LineMatcher receives the lines of an output. Its methods must be safe for concurrent use, because both streams of an
 // attempt may call them at the same time.
@@ -341,8 +341,8 @@ type lineSplitter struct {
 }
 
 // addBytes processes the next bytes of the stream.
-func (t *lineSplitter) addBytes(b []byte) {
-	if t.matcher == nil || t.matcher.Settled() {
+func (l *lineSplitter) addBytes(b []byte) {
+	if l.matcher == nil || l.matcher.Settled() {
 		return
 	}
 
@@ -350,25 +350,25 @@ func (t *lineSplitter) addBytes(b []byte) {
 		line, rest, ended := bytes.Cut(b, []byte{'\n'})
 		b = rest
 
-		if len(t.part) > 0 || !ended {
-			t.part = append(t.part, line[:min(len(line), longestLine-len(t.part))]...)
-			line = t.part
+		if len(l.part) > 0 || !ended {
+			l.part = append(l.part, line[:min(len(line), maxLineBytes-len(l.part))]...)
+			line = l.part
 		}
 
-		if !ended && len(t.part) > 0 {
+		if !ended && len(l.part) > 0 {
 			return
 		}
 
-		t.matcher.MatchLine(line[:min(len(line), longestLine)])
-		t.part = t.part[:0]
+		l.matcher.MatchLine(line[:min(len(line), maxLineBytes)])
+		l.part = l.part[:0]
 	}
 }
 
 // flushLine passes a last line without a line break to the matcher.
-func (t *lineSplitter) flushLine() {
-	if len(t.part) > 0 {
-		t.matcher.MatchLine(t.part)
-		t.part = nil
+func (l *lineSplitter) flushLine() {
+	if len(l.part) > 0 {
+		l.matcher.MatchLine(l.part)
+		l.part = nil
 	}
 }
 

@@ -38,12 +38,12 @@ func (p *patterns) Settled() bool { return p.unwanted == nil && p.found }
 //
 // Verifies: G55
 func TestLines_AreThoseOfTheStream(t *testing.T) {
-	long := strings.Repeat("x", longestLine)
+	long := strings.Repeat("x", maxLineBytes)
 	for name, c := range map[string]struct {
 		text, pattern string
 		found         bool
 	}{
-		"within a long line":       {long[:longestLine-1] + "!" + long + "\n", "!", true},
+		"within a long line":       {long[:maxLineBytes-1] + "!" + long + "\n", "!", true},
 		"behind where it is cut":   {long + "!\n", "!", false},
 		"after a long line":        {long + long + "\n!\n", "^!$", true},
 		"the end of a long line":   {long + "yy\n", "^x+$", true},
@@ -86,7 +86,7 @@ func TestLines_AreThoseOfTheStream(t *testing.T) {
 
 	runtime.ReadMemStats(&after)
 
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 || cap(tap.part) > 2*longestLine {
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 || cap(tap.part) > 2*maxLineBytes {
 		t.Errorf("200 MiB without a newline took %d bytes; a line of %d is kept", grown, cap(tap.part))
 	}
 }

@@ -70,7 +70,7 @@ func (t *times) addTime(from int64, now time.Time, s stream) {
 	if t.parts > 0 {
 		// A change of the stream is recorded even within the resolution, as long as the index is small against the output.
 		resolution := int64(1) << min(t.indexSize()/timesStep, 40)
-		other := s != t.stream && t.indexSize() < min(timesStep+from, mostTimes/2)
+		other := s != t.stream && t.indexSize() < min(timesStep+from, maxTimes/2)
 		if at-t.at < resolution && !other {
 			return
 		}
@@ -131,25 +131,25 @@ func (t *times) closeIndex(output *os.File) int64 {
 	return onDisk(t.written)
 }
 
-// mostMarks is the maximum number of marks that one call returns. mostOutput is larger than any output.
+// maxMarks is the maximum number of marks that one call returns. maxOutput is larger than any output.
 const (
-	mostMarks  = 1024
-	mostOutput = 1 << 62
+	maxMarks  = 1024
+	maxOutput = 1 << 62
 )
 
 // readMarks decodes an index. It returns the marks of the parts at and after byte from, and the one before, which covers
-// that byte. If there are more than mostMarks, it returns the first of them. It stops at damaged or incomplete entries.
+// that byte. If there are more than maxMarks, it returns the first of them. It stops at damaged or incomplete entries.
 func readMarks(index []byte, from int64) (list []task.Mark) {
 	var m task.Mark
 	var at uint64
-	for len(list) < mostMarks {
+	for len(list) < maxMarks {
 		distance, n := binary.Uvarint(index)
 		if n <= 0 {
 			break
 		}
 
 		passed, k := binary.Uvarint(index[n:])
-		if k <= 0 || distance > mostOutput-uint64(m.From) { // damaged
+		if k <= 0 || distance > maxOutput-uint64(m.From) { // damaged
 			break
 		}
 
@@ -202,8 +202,8 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 	return readMarks(append(index, pending...), from), nil
 }
 
-// mostTimes is larger than any index, and limits the memory that a damaged one takes.
-const mostTimes = 16 << 20
+// maxTimes is larger than any index, and limits the memory that a damaged one takes.
+const maxTimes = 16 << 20
 
 // storedTimes reads the index of an output that has ended. It returns nil if there is none.
 func storedTimes(path string) []byte {
@@ -215,7 +215,7 @@ func storedTimes(path string) []byte {
 		}
 	}
 
-	return readTimes(timesOf(path), mostTimes)
+	return readTimes(timesOf(path), maxTimes)
 }
 
 // readTimes reads up to most bytes of an index file.

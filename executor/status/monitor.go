@@ -51,56 +51,56 @@ func NewMonitor(log *zap.Logger) *Monitor {
 
 // Watch begins to read the status file of an attempt, until End is called. The report begins with the results and the
 // checkpoint of the run's previous attempts.
-func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
-	t := &Attempt{monitor: ts, key: attemptKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: reader{File: &file},
+func (m *Monitor) Watch(a *task.Assigned, file File) *Attempt {
+	t := &Attempt{monitor: m, key: attemptKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: reader{File: &file},
 		report: reportBefore(&a.Run), lastCheckpoint: a.Checkpoint}
-	ts.mu.Lock()
-	ts.attempts[t.key] = t
-	ts.mu.Unlock()
+	m.mu.Lock()
+	m.attempts[t.key] = t
+	m.mu.Unlock()
 
 	return t
 }
 
 // OnCheckpoint sets a function that is called with each new checkpoint before the end. The function must not
 // block.
-func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
-	if t == nil {
+func (a *Attempt) OnCheckpoint(on func(checkpoint string)) {
+	if a == nil {
 		return
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	t.onCheckpoint = on
+	a.onCheckpoint = on
 }
 
 // Mask sets a function that hides values of secrets in the progress and the results that the attempt reports. It does not
 // apply to checkpoints, because the next attempt needs them as they are.
-func (t *Attempt) Mask(mask func(string) string) {
-	if t == nil {
+func (a *Attempt) Mask(mask func(string) string) {
+	if a == nil {
 		return
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	t.report.mask = mask
+	a.report.mask = mask
 }
 
 // SetPaused sets whether the attempt is paused, for its status.
-func (t *Attempt) SetPaused(still bool) {
-	if t == nil {
+func (a *Attempt) SetPaused(still bool) {
+	if a == nil {
 		return
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	t.paused = still
+	a.paused = still
 }
 
 // Run reads the files of all attempts every readEvery until ctx ends.
-func (ts *Monitor) Run(ctx context.Context) {
+func (m *Monitor) Run(ctx context.Context) {
 	clock := time.NewTicker(readEvery)
 	defer clock.Stop()
 
@@ -112,11 +112,11 @@ func (ts *Monitor) Run(ctx context.Context) {
 		case <-clock.C:
 		}
 
-		ts.mu.Lock()
-		for _, t := range ts.attempts {
+		m.mu.Lock()
+		for _, t := range m.attempts {
 			all = append(all, t)
 		}
-		ts.mu.Unlock()
+		m.mu.Unlock()
 
 		for _, t := range all {
 			t.readNew(false)
@@ -129,27 +129,27 @@ func (ts *Monitor) Run(ctx context.Context) {
 
 // readNew reads new lines and calls on if they contain a new checkpoint. last means that the attempt has ended; its
 // checkpoint is in the final report then.
-func (t *Attempt) readNew(last bool) {
-	t.mu.Lock()
-	if t.file.File == nil { // End was called
-		t.mu.Unlock()
+func (a *Attempt) readNew(last bool) {
+	a.mu.Lock()
+	if a.file.File == nil { // End was called
+		a.mu.Unlock()
 		return
 	}
 
-	progress, err := t.file.readNew(&t.report, last)
+	progress, err := a.file.readNew(&a.report, last)
 	if progress {
-		t.at = task.At(time.Now())
+		a.at = task.At(time.Now())
 	}
 
-	if err != nil && !t.failed {
-		t.failed = true
-		t.monitor.log.Warn("cannot read the status file of an attempt", zap.String("task", t.key.namespace+"/"+t.key.task), zap.String("run", t.key.run), zap.Error(err))
+	if err != nil && !a.failed {
+		a.failed = true
+		a.monitor.log.Warn("cannot read the status file of an attempt", zap.String("task", a.key.namespace+"/"+a.key.task), zap.String("run", a.key.run), zap.Error(err))
 	}
 
-	checkpoint, news := t.report.checkpoint, t.report.checkpoint != t.lastCheckpoint
-	t.lastCheckpoint = checkpoint
-	on := t.onCheckpoint
-	t.mu.Unlock()
+	checkpoint, news := a.report.checkpoint, a.report.checkpoint != a.lastCheckpoint
+	a.lastCheckpoint = checkpoint
+	on := a.onCheckpoint
+	a.mu.Unlock()
 
 	if news && on != nil && !last {
 		on(checkpoint)
@@ -157,64 +157,64 @@ func (t *Attempt) readNew(last bool) {
 }
 
 // End reads the rest of the file, before that is removed, and returns the final report. wrote is false if the attempt
-// has left no file. The file is not read any more afterwards. The result is nil if t is nil.
-func (t *Attempt) End(wrote bool) *task.AttemptStatus {
-	if t == nil {
+// has left no file. The file is not read any more afterwards. The result is nil if a is nil.
+func (a *Attempt) End(wrote bool) *task.AttemptStatus {
+	if a == nil {
 		return nil
 	}
 
-	t.monitor.mu.Lock()
-	if t.monitor.attempts[t.key] == t {
-		delete(t.monitor.attempts, t.key)
+	a.monitor.mu.Lock()
+	if a.monitor.attempts[a.key] == a {
+		delete(a.monitor.attempts, a.key)
 	}
-	t.monitor.mu.Unlock()
+	a.monitor.mu.Unlock()
 
 	if wrote {
-		t.readNew(true)
+		a.readNew(true)
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
-	t.file.File = nil
+	a.file.File = nil
 
-	return new(t.currentStatus())
+	return new(a.currentStatus())
 }
 
 // currentStatus returns the current report. The caller holds mu.
-func (t *Attempt) currentStatus() task.AttemptStatus {
-	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.paused,
-		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
-	if t.report.percent != nil {
-		v.Progress = &task.Progress{Percent: new(*t.report.percent), Text: t.report.text, At: t.at}
+func (a *Attempt) currentStatus() task.AttemptStatus {
+	v := task.AttemptStatus{Namespace: a.key.namespace, Task: a.key.task, Run: a.key.run, Attempt: a.key.attempt, Paused: a.paused,
+		StatusReport: task.StatusReport{Results: maps.Clone(a.report.results), Checkpoint: a.report.checkpoint, BadLines: a.report.bad}}
+	if a.report.percent != nil {
+		v.Progress = &task.Progress{Percent: new(*a.report.percent), Text: a.report.text, At: a.at}
 	}
 
 	return v
 }
 
 // Of returns the report of a run's attempt, and false if none is running here.
-func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
-	for _, v := range ts.selectStatuses(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
+func (m *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
+	for _, v := range m.selectStatuses(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
 		return v, true
 	}
 	return task.AttemptStatus{}, false
 }
 
 // All returns the reports of all running attempts, in no order.
-func (ts *Monitor) All() []task.AttemptStatus {
-	return ts.selectStatuses(func(attemptKey) bool { return true })
+func (m *Monitor) All() []task.AttemptStatus {
+	return m.selectStatuses(func(attemptKey) bool { return true })
 }
 
 // selectStatuses returns the reports of the attempts that match.
-func (ts *Monitor) selectStatuses(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
+func (m *Monitor) selectStatuses(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
 	var some []*Attempt
-	ts.mu.Lock()
-	for k, t := range ts.attempts {
+	m.mu.Lock()
+	for k, t := range m.attempts {
 		if wanted(k) {
 			some = append(some, t)
 		}
 	}
-	ts.mu.Unlock()
+	m.mu.Unlock()
 
 	for _, t := range some {
 		t.mu.Lock()

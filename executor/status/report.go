@@ -51,30 +51,30 @@ func reportBefore(r *task.Run) report {
 }
 
 // addLine adds one line, without its line break. It reports whether the line changed the progress.
-func (s *report) addLine(b []byte) (progress bool) {
+func (r *report) addLine(b []byte) (progress bool) {
 	line := strings.TrimSpace(string(b))
 	if line == "" {
 		return false
 	}
 
 	if !utf8.ValidString(line) || strings.Contains(line, "\x00") {
-		s.bad++
+		r.bad++
 		return false
 	}
 
 	if word, value, _ := strings.Cut(line, " "); word == "checkpoint" {
 		if value = strings.TrimSpace(value); len(value) > task.MaxCheckpoint {
-			s.bad++ // a truncated checkpoint would mislead the next attempt
+			r.bad++ // a truncated checkpoint would mislead the next attempt
 			return false
 		}
 
-		s.checkpoint = value
+		r.checkpoint = value
 
 		return false
 	}
 
-	if s.mask != nil {
-		line = s.mask(line)
+	if r.mask != nil {
+		line = r.mask(line)
 	}
 
 	if m := isProgress.FindStringSubmatch(line); m != nil {
@@ -84,35 +84,35 @@ func (s *report) addLine(b []byte) (progress bool) {
 		}
 
 		if err == nil && n <= 100 {
-			s.percent, s.text = &n, cutText(m[3], task.MaxProgressText)
+			r.percent, r.text = &n, cutText(m[3], task.MaxProgressText)
 			return true
 		}
 	}
 
-	if m := isResult.FindStringSubmatch(line); m == nil || m[1] == "checkpoint" || !s.addResult(m[1], m[2]) {
-		s.bad++
+	if m := isResult.FindStringSubmatch(line); m == nil || m[1] == "checkpoint" || !r.addResult(m[1], m[2]) {
+		r.bad++
 	}
 
 	return false
 }
 
 // addResult sets a result. It returns false if the results would exceed their limits.
-func (s *report) addResult(name, value string) bool {
-	before, there := s.results[name]
-	size := s.bytes + len(name) + len(value)
+func (r *report) addResult(name, value string) bool {
+	before, there := r.results[name]
+	size := r.bytes + len(name) + len(value)
 	if there {
 		size -= len(name) + len(before)
 	}
 
-	if size > task.MaxResultBytes || !there && len(s.results) == task.MaxResults {
+	if size > task.MaxResultBytes || !there && len(r.results) == task.MaxResults {
 		return false
 	}
 
-	if s.results == nil {
-		s.results = map[string]string{}
+	if r.results == nil {
+		r.results = map[string]string{}
 	}
 
-	s.results[name], s.bytes = value, size
+	r.results[name], r.bytes = value, size
 
 	return true
 }
@@ -132,14 +132,14 @@ func cutText(s string, most int) string {
 
 // addLines adds all complete lines in b. It returns the rest after the last line break, and whether the progress
 // changed.
-func (s *report) addLines(b []byte) (rest []byte, progress bool) {
+func (r *report) addLines(b []byte) (rest []byte, progress bool) {
 	for {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			return b, progress
 		}
 
-		progress = s.addLine(b[:i]) || progress
+		progress = r.addLine(b[:i]) || progress
 		b = b[i+1:]
 	}
 }
@@ -172,11 +172,11 @@ type reader struct {
 
 // readNew adds new lines to s and reports whether they changed the progress. last means that the attempt has ended, so its
 // last line may have no line break.
-func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
+func (r *reader) readNew(s *report, last bool) (progress bool, err error) {
 	var st unix.Stat_t
-	err = unix.Fstatat(t.Dir, t.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err = unix.Fstatat(r.Dir, r.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == unix.ENOENT {
-		t.startOver(unix.Stat_t{})
+		r.startOver(unix.Stat_t{})
 		return false, nil
 	}
 
@@ -184,15 +184,15 @@ func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 		return false, err
 	}
 
-	if st.Ino != t.seen.Ino || st.Dev != t.seen.Dev {
-		t.startOver(st)
-	} else if st.Size == t.seen.Size && st.Mtim == t.seen.Mtim && st.Ctim == t.seen.Ctim && !last {
+	if st.Ino != r.seen.Ino || st.Dev != r.seen.Dev {
+		r.startOver(st)
+	} else if st.Size == r.seen.Size && st.Mtim == r.seen.Mtim && st.Ctim == r.seen.Ctim && !last {
 		return false, nil
 	}
 
-	t.seen = st
-	if !t.mayRead(&st) {
-		return false, t.refuseFile(s)
+	r.seen = st
+	if !r.mayRead(&st) {
+		return false, r.refuseFile(s)
 	}
 
 	// The file may be too large. If so, it is truncated after it was read.
@@ -201,44 +201,44 @@ func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 		flags = unix.O_RDWR
 	}
 
-	fd, err := unix.Openat(t.Dir, t.Name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(r.Dir, r.Name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
 
-	f := os.NewFile(uintptr(fd), t.Name)
+	f := os.NewFile(uintptr(fd), r.Name)
 	defer f.Close()
 
 	// The attempt may have replaced the file between the two calls, so check what was opened.
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, err
 	}
-	if !t.mayRead(&st) {
-		return false, t.refuseFile(s)
+	if !r.mayRead(&st) {
+		return false, r.refuseFile(s)
 	}
 
-	progress, err = t.readFrom(f, st.Size, s, last)
+	progress, err = r.readFrom(f, st.Size, s, last)
 	if flags == unix.O_RDWR && err == nil {
 		err = f.Truncate(0)
-		t.at, t.trace, t.skipping = 0, nil, false
+		r.at, r.trace, r.skipping = 0, nil, false
 	}
 
 	return progress, err
 }
 
 // startOver forgets the position, because the file is another one or is gone.
-func (t *reader) startOver(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
+func (r *reader) startOver(st unix.Stat_t) { *r = reader{File: r.File, seen: st} }
 
 // mayRead reports whether the file is a regular file of the attempt's user with one link. A hard link could be to
 // another user's file.
-func (t *reader) mayRead(st *unix.Stat_t) bool {
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.UID
+func (r *reader) mayRead(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == r.UID
 }
 
 // refuseFile counts a file that must not be read as a bad line, once.
-func (t *reader) refuseFile(s *report) error {
-	if !t.refused {
-		t.refused = true
+func (r *reader) refuseFile(s *report) error {
+	if !r.refused {
+		r.refused = true
 		s.bad++
 	}
 	return nil
@@ -246,25 +246,25 @@ func (t *reader) refuseFile(s *report) error {
 
 // readFrom reads a file of the given size from the position on, or from its beginning if the content before the position
 // has changed.
-func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
-	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.isUnchangedBefore(f, n) {
-		t.at, t.trace, t.skipping = 0, nil, false
+func (r *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
+	if n := int64(len(r.trace)); size < r.at || n > 0 && !r.isUnchangedBefore(f, n) {
+		r.at, r.trace, r.skipping = 0, nil, false
 	}
 
-	if size-t.at > readLimit { // too much for one read; skip to the last lines
+	if size-r.at > readLimit { // too much for one read; skip to the last lines
 		if last {
-			t.at = max(t.at, size-16*readLimit)
+			r.at = max(r.at, size-16*readLimit)
 		} else {
-			t.at = size - readLimit
+			r.at = size - readLimit
 		}
 
-		s.bad, t.skipping, t.trace = s.bad+1, true, nil
+		s.bad, r.skipping, r.trace = s.bad+1, true, nil
 	}
 
-	buf := make([]byte, min(size-t.at, readLimit))
+	buf := make([]byte, min(size-r.at, readLimit))
 
-	for t.at < size {
-		n, rerr := f.ReadAt(buf[:min(size-t.at, int64(len(buf)))], t.at)
+	for r.at < size {
+		n, rerr := f.ReadAt(buf[:min(size-r.at, int64(len(buf)))], r.at)
 		if n == 0 {
 			if errors.Is(rerr, io.EOF) { // the file was truncated meanwhile
 				rerr = nil
@@ -273,11 +273,11 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 		}
 
 		b := buf[:n]
-		end := t.at+int64(n) >= size
-		taken := t.consume(b, s, last && end, &progress)
-		t.at += int64(taken)
+		end := r.at+int64(n) >= size
+		taken := r.consume(b, s, last && end, &progress)
+		r.at += int64(taken)
 		if taken > 0 { // otherwise the position and the trace remain
-			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
+			r.trace = append(r.trace[:0], b[max(0, taken-traceLen):taken]...)
 		}
 
 		if taken < n && (end || taken == 0) {
@@ -290,16 +290,16 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 
 // consume adds the lines in b to s and returns the number of bytes that need not be read again. An incomplete line at the
 // end is left for the next read, unless last is set.
-func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken int) {
+func (r *reader) consume(b []byte, s *report, last bool, progress *bool) (taken int) {
 	whole := len(b)
 
-	if t.skipping {
+	if r.skipping {
 		// Skip up to the end of a line that was too long.
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			return whole
 		}
-		b, t.skipping = b[i+1:], false
+		b, r.skipping = b[i+1:], false
 	}
 
 	rest, p := s.addLines(b)
@@ -308,7 +308,7 @@ func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken 
 	switch {
 	// An incomplete line that is already too long is counted, and its rest is skipped by the next read.
 	case len(rest) > maxLine:
-		s.bad, t.skipping = s.bad+1, true
+		s.bad, r.skipping = s.bad+1, true
 	case last && len(rest) > 0:
 		*progress = s.addLine(rest) || *progress
 	default:
@@ -319,8 +319,8 @@ func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken 
 }
 
 // isUnchangedBefore reports whether the n bytes before the position are unchanged.
-func (t *reader) isUnchangedBefore(f io.ReaderAt, n int64) bool {
+func (r *reader) isUnchangedBefore(f io.ReaderAt, n int64) bool {
 	b := make([]byte, n)
-	_, err := f.ReadAt(b, t.at-n)
-	return err == nil && bytes.Equal(b, t.trace)
+	_, err := f.ReadAt(b, r.at-n)
+	return err == nil && bytes.Equal(b, r.trace)
 }

@@ -114,9 +114,9 @@ type statusFileReader struct {
 
 // next returns a time that no file has had. Writes of the same length within one tick of the kernel's clock may be
 // indistinguishable.
-func (k *statusFileReader) next() time.Time {
-	k.modTime = k.modTime.Add(time.Second)
-	return k.modTime
+func (s *statusFileReader) next() time.Time {
+	s.modTime = s.modTime.Add(time.Second)
+	return s.modTime
 }
 
 func newStatusFileReader(t *testing.T) *statusFileReader {
@@ -128,29 +128,29 @@ func newStatusFileReader(t *testing.T) *statusFileReader {
 	return &statusFileReader{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, modTime: time.Now()}
 }
 
-func (k *statusFileReader) write(text string) {
-	f, err := os.OpenFile(k.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	executortest.Must(k, err)
+func (s *statusFileReader) write(text string) {
+	f, err := os.OpenFile(s.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	executortest.Must(s, err)
 	_, err = f.WriteString(text)
-	executortest.Must(k, err)
-	executortest.Must(k, f.Close())
+	executortest.Must(s, err)
+	executortest.Must(s, f.Close())
 }
 
-func (k *statusFileReader) hear() {
-	k.Helper()
-	_, err := k.file.readNew(&k.report, false)
-	executortest.Must(k, err)
+func (s *statusFileReader) hear() {
+	s.Helper()
+	_, err := s.file.readNew(&s.report, false)
+	executortest.Must(s, err)
 }
 
-func (k *statusFileReader) expect(percent float64, bad int) {
-	k.Helper()
+func (s *statusFileReader) expect(percent float64, bad int) {
+	s.Helper()
 	got := -1.0
-	if k.report.percent != nil {
-		got = *k.report.percent
+	if s.report.percent != nil {
+		got = *s.report.percent
 	}
 
-	if got != percent || k.report.bad != bad {
-		k.Errorf("%v%%, %d bad lines; not %v%%, %d", got, k.report.bad, percent, bad)
+	if got != percent || s.report.bad != bad {
+		s.Errorf("%v%%, %d bad lines; not %v%%, %d", got, s.report.bad, percent, bad)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	mostKept   = 64               // maximum number of empty directories that are kept for later attempts; each holds a descriptor
+	maxKept    = 64               // maximum number of empty directories that are kept for later attempts; each holds a descriptor
 	emptyLimit = 2 * time.Second  // time limit for emptying a directory; the end of its attempt waits for that
 	closeLimit = 10 * time.Second // time limit for emptying all quarantined directories when the daemon stops
 	retryEvery = time.Minute      // interval between tries to empty quarantined directories
@@ -30,9 +30,9 @@ const (
 	lockPause = 20 * time.Millisecond
 )
 
-// OpenPatience is how long a starting node waits for Pool.Run to open the pool's directory. After that, attempts start
+// OpenTimeout is how long a starting node waits for Pool.Run to open the pool's directory. After that, attempts start
 // without working directories.
-const OpenPatience = 5 * time.Second
+const OpenTimeout = 5 * time.Second
 
 // Root returns the directory in which a node's pools are. It is on disk, because attempts may
 // store much, and the users of attempts can reach it, unlike the data directory of root.
@@ -86,12 +86,12 @@ func NewPool(dir, data, instance string, log *zap.Logger) *Pool {
 
 // Run opens the pool's directory, retries until that succeeds, and then cleans up until ctx ends. It calls tried
 // after each try to open, so the caller must accept several calls.
-func (r *Pool) Run(ctx context.Context, tried func()) {
+func (p *Pool) Run(ctx context.Context, tried func()) {
 	began := time.Now()
 
 	for first := true; ; first = false {
 		opened := make(chan error, 1)
-		go func() { opened <- r.Open() }() // if the disk does not respond, this goroutine may never end
+		go func() { opened <- p.Open() }() // if the disk does not respond, this goroutine may never end
 
 		var err error
 		select {
@@ -104,29 +104,29 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 
 		switch {
 		case err != nil && first:
-			r.log.Error("attempts run without their own directory; retrying", zap.Duration("every", r.again), zap.Error(err))
-		case err == nil && (!first || time.Since(began) >= OpenPatience): // the log says that attempts run without
-			r.log.Info("attempts have their own directories again", zap.String("path", r.dir))
+			p.log.Error("attempts run without their own directory; retrying", zap.Duration("every", p.again), zap.Error(err))
+		case err == nil && (!first || time.Since(began) >= OpenTimeout): // the log says that attempts run without
+			p.log.Info("attempts have their own directories again", zap.String("path", p.dir))
 		}
 
 		if err == nil {
-			r.runCleaner(ctx)
+			p.runCleaner(ctx)
 			return
 		}
 
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(r.again):
+		case <-time.After(p.again):
 		}
 	}
 }
 
 // runCleaner removes what dead daemons have left, and then retries quarantined directories every retryEvery
 // until ctx ends. The pool must be open.
-func (r *Pool) runCleaner(ctx context.Context) {
-	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
-		r.log.Warn("cannot remove the directories of an earlier daemon's attempts", zap.Error(err))
+func (p *Pool) runCleaner(ctx context.Context) {
+	if err := removeAbandoned(p.dir, p.data, p.instance, ctx.Done()); err != nil && ctx.Err() == nil {
+		p.log.Warn("cannot remove the directories of an earlier daemon's attempts", zap.Error(err))
 	}
 
 	t := time.NewTicker(retryEvery)
@@ -137,15 +137,15 @@ func (r *Pool) runCleaner(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			r.retryQuarantined(ctx.Done())
+			p.retryQuarantined(ctx.Done())
 		}
 	}
 }
 
 // Open creates and locks the instance's directory. After an error it may be
 // called again. It may block for as long as the disk does not respond.
-func (r *Pool) Open() error {
-	if r == nil {
+func (p *Pool) Open() error {
+	if p == nil {
 		return nil
 	}
 
@@ -154,25 +154,25 @@ func (r *Pool) Open() error {
 	// A try fails if RemoveAbandoned of another process locks the new directory first, because it takes it for
 	// that of a dead daemon.
 	for range lockTries {
-		if home, err = r.openLock(); err == nil {
+		if home, err = p.openLock(); err == nil {
 			break
 		}
 		time.Sleep(lockPause)
 	}
 
-	r.mu.Lock() // not earlier, because Take must not wait for a disk that does not respond
-	defer r.mu.Unlock()
+	p.mu.Lock() // not earlier, because Take must not wait for a disk that does not respond
+	defer p.mu.Unlock()
 
-	if err == nil && r.closed {
+	if err == nil && p.closed {
 		err = errors.Join(errClosed, home.Close())
 	}
 
 	if err != nil {
-		r.failed = err
+		p.failed = err
 		return fmt.Errorf("open the directories of attempts (scratch_dir): %w", err)
 	}
 
-	r.lockDir, r.fd, r.failed = home, int(home.Fd()), nil
+	p.lockDir, p.fd, p.failed = home, int(home.Fd()), nil
 
 	return nil
 }
@@ -282,40 +282,40 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 
 // Take returns an empty directory for an attempt of a user; nil means the daemon's own user. The caller must call
 // Release. After an error the attempt can run without a directory.
-func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
-	if r == nil {
+func (p *Pool) Take(as *syscall.Credential) (*Dir, error) {
+	if p == nil {
 		return nil, errors.New("this node provides no directories for attempts")
 	}
 
-	who := r.own
+	who := p.own
 	if as != nil {
 		who = owner{as.Uid, as.Gid}
 	}
 
-	r.mu.Lock()
-	if r.lockDir == nil {
-		defer r.mu.Unlock()
-		return nil, r.failed
+	p.mu.Lock()
+	if p.lockDir == nil {
+		defer p.mu.Unlock()
+		return nil, p.failed
 	}
 
-	for n := len(r.free[who]); n > 0; n-- {
-		m := r.free[who][n-1]
-		r.free[who], r.kept = r.free[who][:n-1], r.kept-1
+	for n := len(p.free[who]); n > 0; n-- {
+		m := p.free[who][n-1]
+		p.free[who], p.kept = p.free[who][:n-1], p.kept-1
 
 		if m.isUntouched() {
 			// It was empty when it was released. Since then, only processes of the same user can have changed it.
-			r.mu.Unlock()
+			p.mu.Unlock()
 			return m, nil
 		}
 
-		r.dropEmpty(m)
+		p.dropEmpty(m)
 	}
 
-	r.next++
-	n := strconv.Itoa(r.next)
-	r.mu.Unlock()
+	p.next++
+	n := strconv.Itoa(p.next)
+	p.mu.Unlock()
 
-	m, err := r.buildDir(n, who)
+	m, err := p.buildDir(n, who)
 	if err != nil {
 		return nil, fmt.Errorf("create a directory for the attempt: %w", err)
 	}
@@ -324,59 +324,59 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 }
 
 // dropEmpty removes an empty directory and closes its descriptor. The caller holds mu.
-func (r *Pool) dropEmpty(m *Dir) {
+func (p *Pool) dropEmpty(m *Dir) {
 	unix.Close(m.dir)
-	if err := unix.Unlinkat(r.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
-		r.log.Warn("cannot remove the directory of an attempt", zap.String("path", m.path), zap.Error(err))
+	if err := unix.Unlinkat(p.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+		p.log.Warn("cannot remove the directory of an attempt", zap.String("path", m.path), zap.Error(err))
 	}
 }
 
 // retryQuarantined tries once to empty and remove each quarantined directory, until done is closed.
-func (r *Pool) retryQuarantined(done <-chan struct{}) {
-	r.mu.Lock()
-	aside := r.quarantined
-	r.quarantined = nil
-	r.mu.Unlock()
+func (p *Pool) retryQuarantined(done <-chan struct{}) {
+	p.mu.Lock()
+	aside := p.quarantined
+	p.quarantined = nil
+	p.mu.Unlock()
 
 	for _, m := range aside {
 		err := emptyDir(m.dir, done)
-		r.mu.Lock()
+		p.mu.Lock()
 		if err != nil {
-			r.quarantined = append(r.quarantined, m)
+			p.quarantined = append(p.quarantined, m)
 		} else {
-			r.dropEmpty(m)
-			r.log.Info("emptied a quarantined attempt directory", zap.String("path", m.path))
+			p.dropEmpty(m)
+			p.log.Info("emptied a quarantined attempt directory", zap.String("path", m.path))
 		}
-		r.mu.Unlock()
+		p.mu.Unlock()
 	}
 }
 
 // Path returns the directory that contains all directories of the node.
-func (r *Pool) Path() string { return r.dir }
+func (p *Pool) Path() string { return p.dir }
 
 // Quarantined returns the number of directories that could not be emptied.
-func (r *Pool) Quarantined() int {
-	if r == nil {
+func (p *Pool) Quarantined() int {
+	if p == nil {
 		return 0
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	return len(r.quarantined)
+	return len(p.quarantined)
 }
 
 // Close removes all directories and closes the pool for good. All attempts must have released their directories. The
 // next start removes what cannot be removed now.
-func (r *Pool) Close() {
-	if r == nil {
+func (p *Pool) Close() {
+	if p == nil {
 		return
 	}
 
-	r.mu.Lock()
-	opened := r.lockDir != nil
-	r.closed = true
-	r.mu.Unlock()
+	p.mu.Lock()
+	opened := p.lockDir != nil
+	p.closed = true
+	p.mu.Unlock()
 
 	if !opened {
 		return
@@ -385,27 +385,27 @@ func (r *Pool) Close() {
 	late := make(chan struct{})
 	defer time.AfterFunc(closeLimit, func() { close(late) }).Stop()
 
-	r.retryQuarantined(late)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	p.retryQuarantined(late)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	for _, free := range r.free {
+	for _, free := range p.free {
 		for _, m := range free {
-			r.dropEmpty(m)
+			p.dropEmpty(m)
 		}
 	}
 
-	for _, m := range r.quarantined {
+	for _, m := range p.quarantined {
 		unix.Close(m.dir)
 	}
 
-	home := r.lockDir
-	r.free, r.kept, r.lockDir, r.failed = nil, 0, nil, errClosed
+	home := p.lockDir
+	p.free, p.kept, p.lockDir, p.failed = nil, 0, nil, errClosed
 
 	if err := os.Remove(home.Name()); err != nil {
-		r.log.Warn("attempt directories remain", zap.Error(err))
+		p.log.Warn("attempt directories remain", zap.Error(err))
 	}
 
 	home.Close()
-	_ = os.Remove(r.dir) // fails if another daemon uses it, too
+	_ = os.Remove(p.dir) // fails if another daemon uses it, too
 }

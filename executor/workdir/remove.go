@@ -102,9 +102,9 @@ type cleaner struct {
 
 // emptyDir empties a directory in rounds. It stops when a round finds nothing, or when a round could remove nothing.
 // Several rounds may be necessary, because a listing may skip entries while others are removed.
-func (e *cleaner) emptyDir(fd, depth int) error {
+func (c *cleaner) emptyDir(fd, depth int) error {
 	for {
-		found, removed, err := e.removeRound(fd, depth)
+		found, removed, err := c.removeRound(fd, depth)
 		if found == 0 || removed == 0 || errors.Is(err, errNoTime) {
 			return err
 		}
@@ -112,7 +112,7 @@ func (e *cleaner) emptyDir(fd, depth int) error {
 }
 
 // removeRound removes the entries of one listing. It returns how many it found and removed, and the first error.
-func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
+func (c *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return 0, 0, err
 	}
@@ -131,13 +131,13 @@ func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 		for _, name := range names {
 			select {
-			case <-e.done:
+			case <-c.done:
 				return found, removed, errNoTime
 			default:
 			}
 
 			found++
-			err := e.removeEntry(fd, name, depth)
+			err := c.removeEntry(fd, name, depth)
 			if errors.Is(err, errNoTime) {
 				return found, removed, err
 			}
@@ -153,7 +153,7 @@ func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 }
 
 // removeEntry removes one entry, with everything below it.
-func (e *cleaner) removeEntry(fd int, name string, depth int) error {
+func (c *cleaner) removeEntry(fd int, name string, depth int) error {
 	err := unix.Unlinkat(fd, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
@@ -164,7 +164,7 @@ func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 		return err
 	}
 	if depth == maxOpenDepth {
-		return e.moveUp(fd, name)
+		return c.moveUp(fd, name)
 	}
 
 	sub, oerr := openDir(fd, name)
@@ -177,10 +177,10 @@ func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 
 	defer unix.Close(sub)
 
-	if mount, err := mountOf(sub); err != nil || mount != e.mount {
+	if mount, err := mountOf(sub); err != nil || mount != c.mount {
 		return errors.Join(err, errors.New("a file system is mounted there"))
 	}
-	if err := e.emptyDir(sub, depth+1); err != nil {
+	if err := c.emptyDir(sub, depth+1); err != nil {
 		return err
 	}
 
@@ -188,10 +188,10 @@ func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 }
 
 // moveUp moves a directory to the top, where a later round finds it at depth 0.
-func (e *cleaner) moveUp(fd int, name string) error {
+func (c *cleaner) moveUp(fd int, name string) error {
 	for range 1000 { // the task may have created entries with these names
-		e.moved++
-		err := unix.Renameat2(fd, name, e.top, ".deep-"+strconv.Itoa(e.moved), unix.RENAME_NOREPLACE)
+		c.moved++
+		err := unix.Renameat2(fd, name, c.top, ".deep-"+strconv.Itoa(c.moved), unix.RENAME_NOREPLACE)
 		switch err {
 		case unix.EEXIST:
 		case unix.EACCES: // its mode does not let its owner write; openDir changes that

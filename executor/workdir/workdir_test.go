@@ -124,7 +124,7 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 	r := newTestPool(t)
 
 	var all []*Dir
-	for range mostKept {
+	for range maxKept {
 		all = append(all, takeDir(t, r, nil))
 	}
 
@@ -134,11 +134,11 @@ func TestRooms_KeepOneForEachUser(t *testing.T) {
 		executortest.Must(t, m.Release(nil))
 	}
 
-	if len(r.free[theirs.owner]) != 1 || len(r.free[r.own]) != mostKept-1 || r.kept != mostKept {
+	if len(r.free[theirs.owner]) != 1 || len(r.free[r.own]) != maxKept-1 || r.kept != maxKept {
 		t.Errorf("%d are kept: of one user %d, of the other %d", r.kept, len(r.free[r.own]), len(r.free[theirs.owner]))
 	}
 
-	if left, err := os.ReadDir(filepath.Dir(theirs.path)); err != nil || len(left) != mostKept {
+	if left, err := os.ReadDir(filepath.Dir(theirs.path)); err != nil || len(left) != maxKept {
 		t.Errorf("%d directories, %v", len(left), err)
 	}
 }
@@ -382,7 +382,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 	t.Parallel()
 
-	for late, want := range map[time.Duration]int{0: 0, OpenPatience: 1} {
+	for late, want := range map[time.Duration]int{0: 0, OpenTimeout: 1} {
 		dir := filepath.Join(t.TempDir(), "rooms")
 		synctest.Test(t, func(t *testing.T) {
 			core, logs := observer.New(zap.InfoLevel)

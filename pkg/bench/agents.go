@@ -33,9 +33,9 @@ type agent struct {
 	ended  chan struct{} // closed when the process has ended
 }
 
-// agentPatience is how long an agent may take to become ready, or to end. With a million tasks on a busy machine, it
+// agentTimeout is how long an agent may take to become ready, or to end. With a million tasks on a busy machine, it
 // takes a minute to become ready.
-const agentPatience = 5 * time.Minute
+const agentTimeout = 5 * time.Minute
 
 func newAgents(s *etcdTarget, lease time.Duration) *agents {
 	return &agents{dir: s.dir, nodes: map[string]*agent{}, flags: []string{
@@ -124,18 +124,18 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 }
 
 // awaitReady waits until an agent reports that it is ready, which means that it fires ticks.
-func (n *agent) awaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errors.New("it is not ready in time"))
+func (a *agent) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, errors.New("it is not ready in time"))
 	defer cancel()
 
 	for clock.Sleep(ctx, 10*time.Millisecond) {
 		select {
-		case <-n.ended:
+		case <-a.ended:
 			return errEnded
 		default:
 		}
 
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listen+"/readyz", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.listen+"/readyz", nil)
 		if err != nil {
 			return err
 		}
@@ -167,31 +167,31 @@ func (a *agents) signalAndWait(ctx context.Context, name string, s syscall.Signa
 	return n.endProcess(ctx, s)
 }
 
-// endProcess kills the process if the signal does not end it within agentPatience.
-func (n *agent) endProcess(ctx context.Context, s syscall.Signal) error {
-	if err := n.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+// endProcess kills the process if the signal does not end it within agentTimeout.
+func (a *agent) endProcess(ctx context.Context, s syscall.Signal) error {
+	if err := a.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 
 	select {
-	case <-n.ended:
+	case <-a.ended:
 		return nil
 	case <-ctx.Done():
-	case <-time.After(agentPatience):
+	case <-time.After(agentTimeout):
 	}
 
-	_ = n.cmd.Process.Kill()
-	<-n.ended
+	_ = a.cmd.Process.Kill()
+	<-a.ended
 
-	return fmt.Errorf("%s did not end on %s", n.cmd.Args[3], s)
+	return fmt.Errorf("%s did not end on %s", a.cmd.Args[3], s)
 }
 
 // userHertz is the unit of the times in /proc/<pid>/stat. It is the same on all systems.
 const userHertz = 100
 
 // cpuTime returns the CPU time that the process has used.
-func (n *agent) cpuTime() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.cmd.Process.Pid))
+func (a *agent) cpuTime() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
@@ -211,7 +211,7 @@ func (n *agent) cpuTime() (time.Duration, error) {
 
 // stopAll ends all agents. It also works after ctx has ended.
 func (a *agents) stopAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentTimeout)
 	defer cancel()
 
 	var errs []error

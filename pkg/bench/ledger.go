@@ -254,12 +254,12 @@ type tally struct {
 	Faults   []string
 }
 
-// mostFaults limits the list of faults.
-const mostFaults = 5
+// maxFaults limits the list of faults.
+const maxFaults = 5
 
-// addFault adds a fault, up to mostFaults.
+// addFault adds a fault, up to maxFaults.
 func (t *tally) addFault(format string, args ...any) {
-	if len(t.Faults) < mostFaults {
+	if len(t.Faults) < maxFaults {
 		t.Faults = append(t.Faults, fmt.Sprintf(format, args...))
 	}
 }

@@ -380,7 +380,7 @@ func (c etcdTargetConfig) clientConfig(log *zap.Logger) kv.Config {
 }
 
 // dialClient returns another client over gRPC.
-func (s *etcdTarget) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
+func (e *etcdTarget) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, e.cfg) }
 
 // callLimit is generous, because a saturated etcd answers late. A benchmark that gave up after five seconds would
 // measure nothing.
@@ -390,8 +390,8 @@ const callLimit = 20 * time.Second
 const cleanUpFor = 10 * time.Minute
 
 // currentRevision returns etcd's current revision.
-func (s *etcdTarget) currentRevision(ctx context.Context) (int64, error) {
-	res, err := s.client.Get(ctx, s.keys.Cluster(), clientv3.WithKeysOnly())
+func (e *etcdTarget) currentRevision(ctx context.Context) (int64, error) {
+	res, err := e.client.Get(ctx, e.keys.Cluster(), clientv3.WithKeysOnly())
 	if err != nil {
 		return 0, fmt.Errorf("read etcd's revision: %w", err)
 	}
@@ -399,19 +399,19 @@ func (s *etcdTarget) currentRevision(ctx context.Context) (int64, error) {
 }
 
 // deletePrefix deletes everything below a prefix, in portions that do not block etcd for others.
-func (s *etcdTarget) deletePrefix(ctx context.Context, prefix string) error {
+func (e *etcdTarget) deletePrefix(ctx context.Context, prefix string) error {
 	const bite = 2000
 	end := clientv3.GetPrefixRangeEnd(prefix)
 
 	for {
-		res, err := s.client.Get(ctx, prefix, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(bite))
+		res, err := e.client.Get(ctx, prefix, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(bite))
 		if err == nil && len(res.Kvs) == 0 {
 			return nil
 		}
 
 		if err == nil {
 			last := string(res.Kvs[len(res.Kvs)-1].Key)
-			_, err = s.client.Delete(ctx, prefix, clientv3.WithRange(last+"\x00"))
+			_, err = e.client.Delete(ctx, prefix, clientv3.WithRange(last+"\x00"))
 		}
 
 		if err != nil {
@@ -421,7 +421,7 @@ func (s *etcdTarget) deletePrefix(ctx context.Context, prefix string) error {
 }
 
 // close deletes what the benchmark has written, even if ctx has ended, and disconnects from etcd.
-func (s *etcdTarget) close(ctx context.Context) error {
+func (e *etcdTarget) close(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
@@ -429,23 +429,23 @@ func (s *etcdTarget) close(ctx context.Context) error {
 	var errs []error
 
 	// The data of an embedded etcd is removed with its directory.
-	if s.server == nil && s.reached {
-		errs = append(errs, s.deletePrefix(ctx, s.root))
+	if e.server == nil && e.reached {
+		errs = append(errs, e.deletePrefix(ctx, e.root))
 		if interrupted {
-			errs = append(errs, s.eraseStragglers(ctx))
+			errs = append(errs, e.eraseStragglers(ctx))
 		}
 	}
 
-	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
-		errs = append(errs, s.client.Close())
+	if e.client != nil && (e.server == nil || e.client != e.server.Client()) {
+		errs = append(errs, e.client.Close())
 	}
 
-	if s.server != nil {
-		errs = append(errs, s.server.Close())
+	if e.server != nil {
+		errs = append(errs, e.server.Close())
 	}
 
-	if s.dir != "" {
-		errs = append(errs, os.RemoveAll(s.dir))
+	if e.dir != "" {
+		errs = append(errs, os.RemoveAll(e.dir))
 	}
 
 	return errors.Join(errs...)
@@ -453,20 +453,20 @@ func (s *etcdTarget) close(ctx context.Context) error {
 
 // eraseStragglers deletes what is written after an interruption: etcd may still execute requests whose caller has
 // given up. It is done when nothing was found for a second.
-func (s *etcdTarget) eraseStragglers(ctx context.Context) error {
+func (e *etcdTarget) eraseStragglers(ctx context.Context) error {
 	for quiet := 0; quiet < 5; quiet++ {
 		if !clock.Sleep(ctx, 200*time.Millisecond) {
 			return ctx.Err()
 		}
 
-		left, err := s.client.Get(ctx, s.root, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		left, err := e.client.Get(ctx, e.root, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err
 		}
 
 		if left.Count > 0 {
 			quiet = -1
-			if err := s.deletePrefix(ctx, s.root); err != nil {
+			if err := e.deletePrefix(ctx, e.root); err != nil {
 				return err
 			}
 		}

@@ -160,10 +160,10 @@ func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atO
 type putCollector []clientv3.Op
 
 // Commit collects the puts of a transaction, and reports a success.
-func (g *putCollector) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
+func (p *putCollector) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
 	for _, op := range t.Then {
 		if op.IsPut() { // there is nothing to delete yet
-			*g = append(*g, op)
+			*p = append(*p, op)
 		}
 	}
 

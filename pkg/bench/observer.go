@@ -196,8 +196,8 @@ func newDispatchObserver(keys record.Keys, period time.Duration) *dispatchObserv
 }
 
 // watchDispatches watches until ctx ends. It fails if it has missed events.
-func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
-	key, end := kv.Prefix(w.keys.Runs())
+func (d *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
+	key, end := kv.Prefix(d.keys.Runs())
 	first := true
 	return kv.Follow(ctx, client, kv.FollowConfig{Key: key, End: end, Logger: log, Name: "witness"}, func(b kv.Batch) error {
 		if b.Reset && !first {
@@ -207,7 +207,7 @@ func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Clien
 		first = false
 
 		for _, e := range b.Events {
-			k, ok := w.keys.ParseRun(string(e.Kv.Key))
+			k, ok := d.keys.ParseRun(string(e.Kv.Key))
 			if !ok || e.Type != clientv3.EventTypePut || e.Kv.CreateRevision != e.Kv.ModRevision {
 				continue
 			}
@@ -217,7 +217,7 @@ func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Clien
 				return err
 			}
 
-			w.noteDispatch(a.Run)
+			d.noteDispatch(a.Run)
 		}
 
 		return nil
@@ -225,55 +225,55 @@ func (w *dispatchObserver) watchDispatches(ctx context.Context, client *kv.Clien
 }
 
 // noteDispatch records the first dispatch of a tick. It ignores retries, and runs that a node handed back.
-func (w *dispatchObserver) noteDispatch(r task.Run) {
+func (d *dispatchObserver) noteDispatch(r task.Run) {
 	if r.Attempt > 1 || !r.DispatchedAt.Equal(r.CreatedAt.Time) {
 		return
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 
 	tick, decided := r.ScheduledTime.Time, r.CreatedAt.Time
 
-	last := w.seen[r.Task]
+	last := d.seen[r.Task]
 	if last == nil {
-		w.seen[r.Task] = &lastRun{tick, decided}
+		d.seen[r.Task] = &lastRun{tick, decided}
 		return
 	}
 
-	w.seeing.fired++
-	w.seeing.late = append(w.seeing.late, decided.Sub(tick))
+	d.seeing.fired++
+	d.seeing.late = append(d.seeing.late, decided.Sub(tick))
 
 	// A task that fires on time has a gap of zero beyond its period.
-	if gap := decided.Sub(last.decided) - w.period; gap > w.seeing.gap {
-		w.seeing.gap, w.seeing.gapTask = gap, r.Task
+	if gap := decided.Sub(last.decided) - d.period; gap > d.seeing.gap {
+		d.seeing.gap, d.seeing.gapTask = gap, r.Task
 	}
 
 	// Ticks must follow each other by exactly one period.
 	switch ahead := tick.Sub(last.tick); {
 	case ahead <= 0:
-		w.seeing.twice++
+		d.seeing.twice++
 	default:
-		w.seeing.missing += int64(ahead/w.period) - 1
+		d.seeing.missing += int64(ahead/d.period) - 1
 	}
 
 	last.tick, last.decided = tick, decided
 }
 
 // beginSpan begins a new span.
-func (w *dispatchObserver) beginSpan() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seeing = span{}
+func (d *dispatchObserver) beginSpan() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seeing = span{}
 }
 
 // allDispatched reports whether at least n tasks have had a run that was decided after a time.
-func (w *dispatchObserver) allDispatched(n int, after time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (d *dispatchObserver) allDispatched(n int, after time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 
 	ran := 0
-	for _, last := range w.seen {
+	for _, last := range d.seen {
 		if last.decided.After(after) {
 			ran++
 		}
@@ -283,8 +283,8 @@ func (w *dispatchObserver) allDispatched(n int, after time.Time) bool {
 }
 
 // endSpan returns what was observed since beginSpan.
-func (w *dispatchObserver) endSpan() span {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.seeing
+func (d *dispatchObserver) endSpan() span {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.seeing
 }

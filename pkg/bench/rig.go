@@ -151,7 +151,7 @@ func (r *rig) awaitCondition(ctx context.Context, condition string, is func() (b
 	return r.awaitWithin(ctx, settleFor, condition, is)
 }
 
-// awaitWithin polls until a condition holds. It fails after a time, or when a part of the rig fails.
+// awaitTimeout polls until a condition holds. It fails after a time, or when a part of the rig fails.
 func (r *rig) awaitWithin(ctx context.Context, most time.Duration, condition string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, condition))
 	defer cancel()

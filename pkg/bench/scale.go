@@ -164,8 +164,8 @@ type child struct {
 	reports *json.Decoder // the child's reports
 }
 
-// childPatience is how long a child may take to end after its standard input was closed.
-const childPatience = time.Minute
+// childTimeout is how long a child may take to end after its standard input was closed.
+const childTimeout = time.Minute
 
 // startChild starts a child. The caller must call stopChild, which ends it.
 func startChild(name string, request any, errs io.Writer) (*child, error) {
@@ -222,7 +222,7 @@ func (c *child) readReport(ctx context.Context, v any) error {
 // stopChild ends the child and waits for it. The error is the child's.
 func (c *child) stopChild() error {
 	_ = c.stdin.Close()
-	kill := time.AfterFunc(childPatience, func() { _ = c.cmd.Process.Kill() })
+	kill := time.AfterFunc(childTimeout, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()
 
 	if err := c.cmd.Wait(); err != nil {

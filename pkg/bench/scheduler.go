@@ -95,21 +95,21 @@ func schedulerCommand() *cobra.Command {
 }
 
 // runRequest starts a scheduler, measures it, and reports what it found.
-func (o childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
+func (c childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
 	say := json.NewEncoder(out)
 	s := &etcdTarget{}
-	if s.keys, err = record.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
+	if s.keys, err = record.NewKeys(c.Root[:len(c.Root)-1]); err != nil {
 		return err
 	}
 
-	s.cfg = o.Site.clientConfig(log)
+	s.cfg = c.Site.clientConfig(log)
 	if s.client, err = s.dialClient(ctx); err != nil {
 		return err
 	}
 
 	defer func() { err = errors.Join(err, s.client.Close()) }()
 
-	r, err := newRig(ctx, s, o.Rig, log)
+	r, err := newRig(ctx, s, c.Rig, log)
 	if err != nil {
 		return err
 	}
@@ -120,15 +120,15 @@ func (o childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Lo
 		return err
 	}
 
-	w, err := r.startParts(ctx, load{origin: o.Origin, period: time.Second})
+	w, err := r.startParts(ctx, load{origin: c.Origin, period: time.Second})
 	if err != nil {
 		return err
 	}
 
-	found := schedulerMeasurement{LoadMS: roundTo(time.Since(o.Started).Seconds()*1000, 1)}
+	found := schedulerMeasurement{LoadMS: roundTo(time.Since(c.Started).Seconds()*1000, 1)}
 	err = say.Encode(childReport{Loaded: true})
 	if err == nil {
-		err = o.measureRequest(ctx, r, w, say, &found)
+		err = c.measureRequest(ctx, r, w, say, &found)
 	}
 
 	if err = errors.Join(err, w.stopParts()); err != nil {
@@ -141,17 +141,17 @@ func (o childRequest) runRequest(ctx context.Context, out io.Writer, log *zap.Lo
 }
 
 // measureRequest measures the idle scheduler, its memory, and then its fires.
-func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *json.Encoder, found *schedulerMeasurement) error {
+func (c childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *json.Encoder, found *schedulerMeasurement) error {
 	// Let the clock run, but at a time when no task is due.
-	w.clock.runSteadily(o.Origin)
+	w.clock.runSteadily(c.Origin)
 	w.engine.WakeWorkers() // the workers sleep until a time of the held clock; wake them
 
 	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
 	}
 
-	if o.Idle > 0 {
-		if err := o.awaitCollected(ctx, w, say, found); err != nil {
+	if c.Idle > 0 {
+		if err := c.awaitCollected(ctx, w, say, found); err != nil {
 			return err
 		}
 		if err := say.Encode(childReport{Step: "nothing is due"}); err != nil {
@@ -160,7 +160,7 @@ func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *
 
 		cpu, at := cpuTime(), time.Now()
 
-		if !clock.Sleep(ctx, o.Idle) {
+		if !clock.Sleep(ctx, c.Idle) {
 			return context.Cause(ctx)
 		}
 
@@ -172,21 +172,21 @@ func (o childRequest) measureRequest(ctx context.Context, r *rig, w *work, say *
 	found.Resident, found.Heap = measureMemory()
 
 	// A scheduler without tasks is only the baseline for memory.
-	if o.Idle == 0 {
+	if c.Idle == 0 {
 		return nil
 	}
-	if err := heapProfile(o.MemProfile); err != nil {
+	if err := heapProfile(c.MemProfile); err != nil {
 		return err
 	}
 	if err := say.Encode(childReport{Step: "fire"}); err != nil {
 		return err
 	}
 
-	return o.fireSteadily(ctx, r, w, found)
+	return c.fireSteadily(ctx, r, w, found)
 }
 
 // awaitCollected waits until the scheduler has read how the runs of all tasks had ended, which it does in the background.
-func (o childRequest) awaitCollected(ctx context.Context, w *work, say *json.Encoder, found *schedulerMeasurement) error {
+func (c childRequest) awaitCollected(ctx context.Context, w *work, say *json.Encoder, found *schedulerMeasurement) error {
 	if err := say.Encode(childReport{Step: "read how runs had ended"}); err != nil {
 		return err
 	}
@@ -207,23 +207,23 @@ func (o childRequest) awaitCollected(ctx context.Context, w *work, say *json.Enc
 }
 
 // fireSteadily moves the clock to where some tasks have a tick each second, and measures.
-func (o childRequest) fireSteadily(ctx context.Context, r *rig, w *work, found *schedulerMeasurement) error {
-	w.clock.runSteadily(o.FireAt)
+func (c childRequest) fireSteadily(ctx context.Context, r *rig, w *work, found *schedulerMeasurement) error {
+	w.clock.runSteadily(c.FireAt)
 	w.engine.WakeWorkers()
 
-	if !clock.Sleep(ctx, o.Warmup) {
+	if !clock.Sleep(ctx, c.Warmup) {
 		return context.Cause(ctx)
 	}
 
-	profiled, err := cpuProfile(o.CPUProfile)
+	profiled, err := cpuProfile(c.CPUProfile)
 	if err != nil {
 		return err
 	}
 
 	watch := startWatch(w.outcomeCounts()["run"])
-	ok := clock.Sleep(ctx, o.Duration)
+	ok := clock.Sleep(ctx, c.Duration)
 	for ok && w.outcomeCounts()["run"] == watch.first && time.Since(watch.began) < settleFor { // at least one fire
-		ok = clock.Sleep(ctx, min(o.Duration, 200*time.Millisecond))
+		ok = clock.Sleep(ctx, min(c.Duration, 200*time.Millisecond))
 	}
 
 	var res Result

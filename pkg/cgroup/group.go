@@ -37,32 +37,32 @@ type Group struct {
 
 // FD returns the descriptor of the group for CLONE_INTO_CGROUP, or -1 if a process can only enter the group by
 // Join. It is valid until the group is returned.
-func (x *Group) FD() int {
-	return x.fd
+func (g *Group) FD() int {
+	return g.fd
 }
 
-// Dir returns the directory of the group, or "" if x is nil.
-func (x *Group) Dir() string {
-	if x == nil {
+// Dir returns the directory of the group, or "" if g is nil.
+func (g *Group) Dir() string {
+	if g == nil {
 		return ""
 	}
-	return x.dir
+	return g.dir
 }
 
 // Joins reports whether a process must also be passed to Join before its first instruction.
-func (x *Group) Joins() bool { return x.freezer || len(x.joined) > 0 }
+func (g *Group) Joins() bool { return g.freezer || len(g.joined) > 0 }
 
 // Join moves a process, which must be held, into those directories of the group that FD does not cover.
 // After an error it may have entered some of them; Holds reports whether it is in Dir.
-func (x *Group) Join(pid int) error {
-	if x.freezer {
-		if err := putProcess(x.dir, pid); err != nil {
+func (g *Group) Join(pid int) error {
+	if g.freezer {
+		if err := putProcess(g.dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
-		x.entered = true
+		g.entered = true
 	}
 
-	for _, dir := range x.joined {
+	for _, dir := range g.joined {
 		if err := putProcess(dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
@@ -73,7 +73,7 @@ func (x *Group) Join(pid int) error {
 
 // Holds reports whether the started process is in Dir: it was started with FD, or
 // Join has moved it.
-func (x *Group) Holds() bool { return x.fd >= 0 || x.entered }
+func (g *Group) Holds() bool { return g.fd >= 0 || g.entered }
 
 // rereadFile reads a short file through an open descriptor. Opening it each time would be the largest
 // part of a group's cost.
@@ -89,22 +89,22 @@ func rereadFile(fd int) (string, error) {
 
 // Empty reports whether the group contains no processes, not counting zombies. If that is
 // unknown, it returns false.
-func (x *Group) Empty() bool { return x.isEmpty() }
+func (g *Group) Empty() bool { return g.isEmpty() }
 
 // isEmpty implements Empty.
-func (x *Group) isEmpty() bool {
-	if x.freezer { // only root can create groups below, so they are not checked
-		pids, err := pidsIn(x.dir)
+func (g *Group) isEmpty() bool {
+	if g.freezer { // only root can create groups below, so they are not checked
+		pids, err := pidsIn(g.dir)
 		return err == nil && len(pids) == 0
 	}
 
-	events, err := rereadFile(x.events)
+	events, err := rereadFile(g.events)
 	return err == nil && strings.Contains(events, "populated 0")
 }
 
 // PIDs returns the processes in the group, without those in groups below it.
-func (x *Group) PIDs() []int {
-	pids, _ := pidsIn(x.dir) // after an error there are none to return
+func (g *Group) PIDs() []int {
+	pids, _ := pidsIn(g.dir) // after an error there are none to return
 	return pids
 }
 
@@ -113,12 +113,12 @@ func (x *Group) PIDs() []int {
 //
 // Some kernels, such as 6.18, kill every process that is started by CLONE_INTO_CGROUP in a group
 // to which cgroup.kill was ever written. So such a group is not reused.
-func (x *Group) Kill() error {
-	if x.freezer || !fileExists(x.dir, "cgroup.kill") {
-		return killEach(x.dir)
+func (g *Group) Kill() error {
+	if g.freezer || !fileExists(g.dir, "cgroup.kill") {
+		return killEach(g.dir)
 	}
-	x.killed = true
-	return writeFile(x.dir, "cgroup.kill", "1")
+	g.killed = true
+	return writeFile(g.dir, "cgroup.kill", "1")
 }
 
 // Kill kills every process in the group with this directory, and returns their numbers, without zombies. It does
@@ -155,19 +155,19 @@ func killEach(dir string) error {
 
 // Freeze stops every process and returns when all are stopped. After an error,
 // some may be stopped, so the caller must call Thaw.
-func (x *Group) Freeze() error {
-	x.frozen = true
+func (g *Group) Freeze() error {
+	g.frozen = true
 	still := func() bool {
-		events, err := rereadFile(x.events)
+		events, err := rereadFile(g.events)
 		return err == nil && strings.Contains(events, "frozen 1")
 	}
 
 	var err error
-	if x.freezer {
-		still = func() bool { s, _ := readFile(x.dir, "freezer.state"); return s == "FROZEN" }
-		err = writeFile(x.dir, "freezer.state", "FROZEN")
+	if g.freezer {
+		still = func() bool { s, _ := readFile(g.dir, "freezer.state"); return s == "FROZEN" }
+		err = writeFile(g.dir, "freezer.state", "FROZEN")
 	} else {
-		err = writeFile(x.dir, "cgroup.freeze", "1")
+		err = writeFile(g.dir, "cgroup.freeze", "1")
 	}
 
 	if err != nil {
@@ -184,19 +184,19 @@ func (x *Group) Freeze() error {
 }
 
 // Thaw resumes every process.
-func (x *Group) Thaw() error {
+func (g *Group) Thaw() error {
 	var err error
-	if x.freezer {
-		err = writeFile(x.dir, "freezer.state", "THAWED")
+	if g.freezer {
+		err = writeFile(g.dir, "freezer.state", "THAWED")
 	} else {
-		err = writeFile(x.dir, "cgroup.freeze", "0")
+		err = writeFile(g.dir, "cgroup.freeze", "0")
 	}
 
 	if err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
 
-	x.frozen = false
+	g.frozen = false
 
 	return nil
 }
@@ -211,29 +211,29 @@ type Usage struct {
 }
 
 // Usage returns the resources that were used since Acquire.
-func (x *Group) Usage() (u Usage) {
-	x.last = x.cpuTime()
-	u.CPU = time.Duration(x.last-x.spent) * time.Microsecond
+func (g *Group) Usage() (u Usage) {
+	g.last = g.cpuTime()
+	u.CPU = time.Duration(g.last-g.spent) * time.Microsecond
 
-	if !x.limited {
+	if !g.limited {
 		return u
 	}
 
 	// v1 and v2 count in different files.
-	if x.memory != "" {
-		u.MemoryPeak = readNumber(x.memory, "memory.max_usage_in_bytes")
-		text, _ := readFile(x.memory, "memory.oom_control")
+	if g.memory != "" {
+		u.MemoryPeak = readNumber(g.memory, "memory.max_usage_in_bytes")
+		text, _ := readFile(g.memory, "memory.oom_control")
 		u.OOMKills = lineNumber(text, "oom_kill")
-		u.MemoryFull = readNumber(x.memory, "memory.failcnt") > 0 || readNumber(x.memory, "memory.memsw.failcnt") > 0
+		u.MemoryFull = readNumber(g.memory, "memory.failcnt") > 0 || readNumber(g.memory, "memory.memsw.failcnt") > 0
 	} else {
-		u.MemoryPeak = readNumber(x.dir, "memory.peak")
-		text, _ := readFile(x.dir, "memory.events")
+		u.MemoryPeak = readNumber(g.dir, "memory.peak")
+		text, _ := readFile(g.dir, "memory.events")
 		u.OOMKills, u.MemoryFull = lineNumber(text, "oom_kill"), lineNumber(text, "oom") > 0
 	}
 
-	dir := x.dir
-	if x.pids != "" {
-		dir = x.pids
+	dir := g.dir
+	if g.pids != "" {
+		dir = g.pids
 	}
 
 	text, _ := readFile(dir, "pids.events")
@@ -244,39 +244,39 @@ func (x *Group) Usage() (u Usage) {
 
 // cpuTime returns the processor time that was ever used in the group, in µs. If it cannot be read, it returns the value
 // at Acquire.
-func (x *Group) cpuTime() int64 {
-	if x.freezer {
+func (g *Group) cpuTime() int64 {
+	if g.freezer {
 		return 0
 	}
 
-	text, err := rereadFile(x.stat)
+	text, err := rereadFile(g.stat)
 	if err != nil {
-		return x.spent
+		return g.spent
 	}
 
 	return lineNumber(text, "usage_usec")
 }
 
 // resetForReuse prepares an empty group for the next attempt.
-func (x *Group) resetForReuse() error {
-	if x.frozen {
-		if err := x.Thaw(); err != nil {
+func (g *Group) resetForReuse() error {
+	if g.frozen {
+		if err := g.Thaw(); err != nil {
 			return err
 		}
 	}
 
-	if x.last == x.spent { // Usage was not called
-		x.last = x.cpuTime()
+	if g.last == g.spent { // Usage was not called
+		g.last = g.cpuTime()
 	}
 
-	x.spent, x.entered = x.last, false
+	g.spent, g.entered = g.last, false
 
 	return nil
 }
 
 // openFiles opens the files that stay open.
-func (x *Group) openFiles() (err error) {
-	if x.freezer {
+func (g *Group) openFiles() (err error) {
+	if g.freezer {
 		return nil
 	}
 
@@ -284,8 +284,8 @@ func (x *Group) openFiles() (err error) {
 		fd    *int
 		name  string
 		flags int
-	}{{&x.fd, "", unix.O_DIRECTORY}, {&x.events, "cgroup.events", 0}, {&x.stat, "cpu.stat", 0}} {
-		path := filepath.Join(x.dir, f.name)
+	}{{&g.fd, "", unix.O_DIRECTORY}, {&g.events, "cgroup.events", 0}, {&g.stat, "cpu.stat", 0}} {
+		path := filepath.Join(g.dir, f.name)
 		if *f.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|f.flags, 0); err != nil {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
@@ -295,8 +295,8 @@ func (x *Group) openFiles() (err error) {
 }
 
 // closeFiles closes them.
-func (x *Group) closeFiles() {
-	for _, fd := range []*int{&x.fd, &x.events, &x.stat} {
+func (g *Group) closeFiles() {
+	for _, fd := range []*int{&g.fd, &g.events, &g.stat} {
 		if *fd >= 0 {
 			unix.Close(*fd)
 			*fd = -1
@@ -305,14 +305,14 @@ func (x *Group) closeFiles() {
 }
 
 // removeDir removes an empty group with all its directories, and closes its files.
-func (x *Group) removeDir() error {
-	for _, dir := range append([]string{x.dir}, x.joined...) {
+func (g *Group) removeDir() error {
+	for _, dir := range append([]string{g.dir}, g.joined...) {
 		if err := removeTree(dir); err != nil { // root may have created groups below
 			return err
 		}
 	}
 
-	x.closeFiles()
+	g.closeFiles()
 
 	return nil
 }

@@ -98,7 +98,7 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 			page.Items = append(page.Items, client.Task{Task: task.Task{Spec: task.Spec{Namespace: "default", Name: fmt.Sprintf("a%04d", i)}}})
 		}
 
-		if name, is := strings.CutPrefix(r.URL.Query().Get("q"), "name:"); is {
+		if name, ok := strings.CutPrefix(r.URL.Query().Get("q"), "name:"); ok {
 			page = client.List[client.Task]{Items: page.Items[:1]}
 			page.Items[0].Name = strings.TrimSuffix(name, "*") + "-found"
 		}
@@ -113,7 +113,7 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 
 	for typed, want := range map[string]string{"a0999": "a0999-found\n:4\n", "zz": "zz-found\n:4\n", "z*": ":4\n"} {
 		var out, errs bytes.Buffer
-		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token, CompleteWithin: time.Minute})
+		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token, CompleteTimeout: time.Minute})
 		if got := out.String(); got != want {
 			t.Errorf("%q: offers %q, want %q", typed, got, want)
 		}

@@ -61,10 +61,10 @@ type statusReports struct {
 	said []task.AttemptStatus
 }
 
-func (t *statusReports) AttemptStatuses() []task.AttemptStatus {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return append([]task.AttemptStatus{}, t.said...)
+func (s *statusReports) AttemptStatuses() []task.AttemptStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]task.AttemptStatus{}, s.said...)
 }
 
 // CancelAttempt ends any attempt, as its node does while etcd is full.
@@ -72,8 +72,8 @@ func (*statusReports) CancelAttempt(context.Context, task.LateCancel) (task.Late
 	return task.LateCancelled{State: task.Running}, nil
 }
 
-func (t *statusReports) AttemptStatus(ns, name, run string) (task.AttemptStatus, bool) {
-	for _, said := range t.AttemptStatuses() {
+func (s *statusReports) AttemptStatus(ns, name, run string) (task.AttemptStatus, bool) {
+	for _, said := range s.AttemptStatuses() {
 		if said.Namespace == ns && said.Task == name && said.Run == run {
 			return said, true
 		}

@@ -89,7 +89,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 			lost, _ := w.lost.Load().([]int)
 			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Ref: ref, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
 		},
-		StateWithin: time.Second,
+		StateTimeout: time.Second,
 		SetState: func(ctx context.Context, state, _ string) error {
 			n, err := w.store.Node(ctx, "node-a")
 			if err != nil {

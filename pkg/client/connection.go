@@ -49,8 +49,8 @@ type call struct {
 
 // mayWrite reports whether a call may change something, judged by its method and path. If the answer to such a
 // call is lost, its outcome is unknown.
-func (k call) mayWrite() bool {
-	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
+func (c call) mayWrite() bool {
+	return c.method != http.MethodGet && c.path != schedulePath && !c.query.Has(dryRunParam)
 }
 
 // doCall sends a call and decodes its answer into out, unless out is nil.
@@ -343,8 +343,8 @@ type Sent struct {
 }
 
 // isChange reports whether a call is intended to change something. A dry run is not.
-func (k call) isChange() bool {
-	return k.mayWrite() && k.query.Get("dry_run") != "true"
+func (c call) isChange() bool {
+	return c.mayWrite() && c.query.Get("dry_run") != "true"
 }
 
 // checkReadOnly returns an error for a call that changes something if the client is read-only.

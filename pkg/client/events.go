@@ -113,10 +113,10 @@ func (s *EventsService) All(ctx context.Context, o EventOptions) iter.Seq2[task.
 const (
 	// quietLimit is how long a stream may be silent: three times the interval at which the server sends signs of
 	// life.
-	// Follow waits from firstWait to mostWait before it reconnects.
+	// Follow waits from firstWait to maxWait before it reconnects.
 	quietLimit = 45 * time.Second
 	firstWait  = 200 * time.Millisecond
-	mostWait   = 5 * time.Second
+	maxWait    = 5 * time.Second
 	// maxMessage is the maximum length of a line of a stream in bytes.
 	maxMessage = 4 << 20
 )
@@ -130,7 +130,7 @@ const (
 func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
 	return func(yield func(task.Event, error) bool) {
 		stream := eventStream{conn: s.conn, o: o, yield: yield}
-		for wait := firstWait; ; wait = min(2*wait, mostWait) {
+		for wait := firstWait; ; wait = min(2*wait, maxWait) {
 			heard, err := stream.readConnection(ctx)
 			var refused *Error
 

@@ -260,16 +260,16 @@ func (p *LogPiece) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// mostPiece is the maximum length of a line of the answer. A piece is no longer than the server's buffer, and
+// maxPiece is the maximum length of a line of the answer. A piece is no longer than the server's buffer, and
 // base64 makes it a third longer.
-const mostPiece = 1 << 20
+const maxPiece = 1 << 20
 
 // pieceReader reads pieces from an answer.
 type pieceReader struct{ lines *bufio.Scanner }
 
 func newPieceReader(body io.Reader) *pieceReader {
 	s := bufio.NewScanner(body)
-	s.Buffer(nil, mostPiece)
+	s.Buffer(nil, maxPiece)
 	return &pieceReader{s}
 }
 

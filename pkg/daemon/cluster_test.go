@@ -467,7 +467,7 @@ func freePort(t *testing.T) int {
 	t.Helper()
 	for range 1000 {
 		port := 22000 + rand.N(10000)
-		if _, is := handedOut.LoadOrStore(port, true); is {
+		if _, ok := handedOut.LoadOrStore(port, true); ok {
 			continue
 		}
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {

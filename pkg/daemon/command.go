@@ -183,14 +183,14 @@ func printWelcome(n *Node, own bool, out io.Writer) error {
 const (
 	// uiPath is the path of the Web UI.
 	uiPath = "/ui"
-	// linkWithin limits how long carillon dev waits until its node can create a login link.
-	linkWithin = 30 * time.Second
+	// linkTimeout limits how long carillon dev waits until its node can create a login link.
+	linkTimeout = 30 * time.Second
 )
 
 // printLoginLink prints a login link of the first token, when the node is ready to create it. It prints nothing if that
 // token was deleted, or if the node does not become ready.
 func printLoginLink(ctx context.Context, n *Node, out io.Writer) {
-	ctx, cancel := context.WithTimeout(ctx, linkWithin)
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 	defer cancel()
 
 	token, err := os.ReadFile(n.TokenPath())

@@ -115,23 +115,23 @@ func whatWasTold(name string, now time.Time, paused bool, change *client.TickCha
 
 // decided returns an error unless the daemon has decided exactly the reported ticks, none of them before it was
 // due.
-func (d told) decided(t *testing.T, cl *client.Client) error {
-	runs, err := cl.Runs.ListByTask(t.Context(), "default", d.name, client.RunListOptions{})
+func (to told) decided(t *testing.T, cl *client.Client) error {
+	runs, err := cl.Runs.ListByTask(t.Context(), "default", to.name, client.RunListOptions{})
 	if err != nil {
 		return err
 	}
 	got := map[time.Time]bool{}
 	for _, r := range runs {
-		if at := r.ScheduledTime.Time; at.After(d.from) && !at.After(d.to) {
+		if at := r.ScheduledTime.Time; at.After(to.from) && !at.After(to.to) {
 			got[at] = true
-			if due, ok := d.ticks[at]; ok && r.CreatedAt.Before(due) {
-				t.Errorf("%s: the tick of %s fell due at %s, and was decided at %s", d.name, at, due, r.CreatedAt)
+			if due, ok := to.ticks[at]; ok && r.CreatedAt.Before(due) {
+				t.Errorf("%s: the tick of %s fell due at %s, and was decided at %s", to.name, at, due, r.CreatedAt)
 			}
 		}
 	}
 	ticks := slices.SortedFunc(maps.Keys(got), time.Time.Compare)
-	if told := slices.SortedFunc(maps.Keys(d.ticks), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
-		return fmt.Errorf("%s, from %s to %s: decided %v, predicted %v", d.name, d.from, d.to, ticks, told)
+	if told := slices.SortedFunc(maps.Keys(to.ticks), time.Time.Compare); !slices.EqualFunc(ticks, told, time.Time.Equal) {
+		return fmt.Errorf("%s, from %s to %s: decided %v, predicted %v", to.name, to.from, to.to, ticks, told)
 	}
 	return nil
 }

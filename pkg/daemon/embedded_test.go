@@ -47,26 +47,26 @@ func newAgents(t *testing.T) *agents {
 	return tr
 }
 
-func (tr *agents) initialCluster() string {
+func (a *agents) initialCluster() string {
 	var list []string
-	for n, u := range tr.peers {
+	for n, u := range a.peers {
 		list = append(list, n+"="+u)
 	}
 	return strings.Join(list, ",")
 }
 
 // admit gives an agent its certificate from the CA that n1 has created.
-func (tr *agents) admit(name string) {
-	tr.t.Helper()
-	p := tr.nodes[name]
+func (a *agents) admit(name string) {
+	a.t.Helper()
+	p := a.nodes[name]
 	if name == "n1" || peercerts.HasAny(p.dir) {
 		return
 	}
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
-		tr.t.Fatal(err)
+		a.t.Fatal(err)
 	}
-	eventually(tr.t, func() error {
-		token, _, err := peercerts.NewToken(tr.nodes["n1"].dir, peercerts.Member{Name: name, Host: "127.0.0.1"}, time.Hour, time.Now())
+	eventually(a.t, func() error {
+		token, _, err := peercerts.NewToken(a.nodes["n1"].dir, peercerts.Member{Name: name, Host: "127.0.0.1"}, time.Hour, time.Now())
 		if err != nil {
 			return err
 		}
@@ -75,46 +75,46 @@ func (tr *agents) admit(name string) {
 }
 
 // begin starts or restarts an agent and does not wait until it is ready.
-func (tr *agents) begin(name string, flags ...string) *process {
-	tr.t.Helper()
-	p := tr.nodes[name]
+func (a *agents) begin(name string, flags ...string) *process {
+	a.t.Helper()
+	p := a.nodes[name]
 	if p == nil {
-		p = &process{t: tr.t, name: name, port: freePort(tr.t), dir: filepath.Join(tr.dir, name)}
-		tr.nodes[name] = p
+		p = &process{t: a.t, name: name, port: freePort(a.t), dir: filepath.Join(a.dir, name)}
+		a.nodes[name] = p
 	}
-	tr.admit(name)
+	a.admit(name)
 	p.launch(append([]string{"agent", "--embedded", "--name", name, "--data-dir", p.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", p.port),
-		"--initial-cluster", tr.initialCluster(), "--shards", "12", "--lease-ttl", "3s", "--drain-timeout", "5s"}, flags...))
+		"--initial-cluster", a.initialCluster(), "--shards", "12", "--lease-ttl", "3s", "--drain-timeout", "5s"}, flags...))
 	return p
 }
 
-func (tr *agents) record() {
-	tr.t.Helper()
+func (a *agents) record() {
+	a.t.Helper()
 	var sockets []string
-	for _, p := range tr.nodes {
+	for _, p := range a.nodes {
 		sockets = append(sockets, "unix://"+filepath.Join(p.dir, "etcd", "etcd.sock"))
 	}
-	c, err := kv.Dial(tr.t.Context(), kv.Config{Endpoints: sockets})
+	c, err := kv.Dial(a.t.Context(), kv.Config{Endpoints: sockets})
 	if err != nil {
-		tr.t.Fatal(err)
+		a.t.Fatal(err)
 	}
-	tr.t.Cleanup(func() { c.Close() })
-	if tr.recorder, err = recorder.Start(context.WithoutCancel(tr.t.Context()), c, tr.keys); err != nil {
-		tr.t.Fatal(err)
+	a.t.Cleanup(func() { c.Close() })
+	if a.recorder, err = recorder.Start(context.WithoutCancel(a.t.Context()), c, a.keys); err != nil {
+		a.t.Fatal(err)
 	}
-	setLostAfter(tr.t, c, tr.keys, 12, 14*time.Second)
-	tr.t.Cleanup(func() { tr.recorder.Stop(context.WithoutCancel(tr.t.Context())) })
+	setLostAfter(a.t, c, a.keys, 12, 14*time.Second)
+	a.t.Cleanup(func() { a.recorder.Stop(context.WithoutCancel(a.t.Context())) })
 }
 
 // ticks waits until every task has run after now.
-func (tr *agents) ticks(node string, tasks int) {
-	tr.t.Helper()
+func (a *agents) ticks(node string, tasks int) {
+	a.t.Helper()
 	now := time.Now()
 	for i := range tasks {
 		// A run that was on a killed node must first be lost. With an embedded etcd, the guardian cannot report it
 		// as cleared.
-		eventually(tr.t, func() error {
-			runs, err := tr.client(node).Runs.ListByTask(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunListOptions{State: task.Succeeded})
+		eventually(a.t, func() error {
+			runs, err := a.client(node).Runs.ListByTask(a.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunListOptions{State: task.Succeeded})
 			if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.After(now)) {
 				err = errors.New("it does not tick")
 			}
@@ -123,11 +123,11 @@ func (tr *agents) ticks(node string, tasks int) {
 	}
 }
 
-func (tr *agents) members(node string) map[string]client.EtcdMember {
-	tr.t.Helper()
+func (a *agents) members(node string) map[string]client.EtcdMember {
+	a.t.Helper()
 	var list []client.EtcdMember
-	tr.unlessAway(func() (err error) {
-		list, err = tr.client(node).Members.List(tr.t.Context())
+	a.unlessAway(func() (err error) {
+		list, err = a.client(node).Members.List(a.t.Context())
 		return err
 	})
 	byName := map[string]client.EtcdMember{}

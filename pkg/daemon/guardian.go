@@ -68,9 +68,9 @@ func clearCommand() *cobra.Command {
 	return cmd
 }
 
-// clearPatience is how long clearGroups waits for a guardian that is still killing processes. It is longer than the
+// clearTimeout is how long clearGroups waits for a guardian that is still killing processes. It is longer than the
 // guardian's own time limits.
-const clearPatience = 70 * time.Second
+const clearTimeout = 70 * time.Second
 
 // clearGroups kills the processes in the control groups that former daemons of a data directory left, and removes the
 // groups, as the next daemon would do. It fails if a daemon runs on the directory.
@@ -88,7 +88,7 @@ func clearGroups(ctx context.Context, dir string) error {
 
 	defer lock.Close()
 
-	ctx, cancel := context.WithTimeout(ctx, clearPatience)
+	ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 	defer cancel()
 
 	if err := guardian.WaitForExit(ctx, dir); err != nil {

@@ -87,32 +87,32 @@ func (c *Config) validateSeparation(euid int) error {
 }
 
 // keyRing returns a function that reads the keys, or nil if the node has none.
-func (t hostFiles) keyRing() func() (secret.Ring, error) {
-	if t.keys == "" {
+func (h hostFiles) keyRing() func() (secret.Ring, error) {
+	if h.keys == "" {
 		return nil
 	}
-	return t.keys.Ring
+	return h.keys.Ring
 }
 
 // keyIDs returns the ids of the node's keys, or none if they cannot be read.
-func (t hostFiles) keyIDs() []string {
-	if t.keys == "" {
+func (h hostFiles) keyIDs() []string {
+	if h.keys == "" {
 		return nil
 	}
-	ring, _ := t.keys.Ring() // watchFiles logs the error
+	ring, _ := h.keys.Ring() // watchFiles logs the error
 	return ring.IDs()
 }
 
 // processPolicy returns a function that reads the policy, or nil if the node has none.
-func (t hostFiles) processPolicy() process.Policy {
-	if t.policy == nil {
+func (h hostFiles) processPolicy() process.Policy {
+	if h.policy == nil {
 		return nil
 	}
-	return t.policy.Policy
+	return h.policy.Policy
 }
 
 // registerMetrics registers metrics that show whether the files can be read.
-func (t hostFiles) registerMetrics(r prometheus.Registerer) {
+func (h hostFiles) registerMetrics(r prometheus.Registerer) {
 	gauge := func(name, help string, is func() bool) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			if is() {
@@ -122,28 +122,28 @@ func (t hostFiles) registerMetrics(r prometheus.Registerer) {
 		}))
 	}
 
-	if t.policy != nil {
-		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", t.policyBroken)
+	if h.policy != nil {
+		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", h.policyBroken)
 	}
 
-	if t.keys != "" {
-		gauge("carillon_secret_keys_broken", "Whether the node's keys for secrets cannot be read, so that no attempt with a secret starts on it: 1 if so, else 0.", func() bool { return len(t.keyIDs()) == 0 })
+	if h.keys != "" {
+		gauge("carillon_secret_keys_broken", "Whether the node's keys for secrets cannot be read, so that no attempt with a secret starts on it: 1 if so, else 0.", func() bool { return len(h.keyIDs()) == 0 })
 	}
 }
 
 // policyBroken reports whether the policy cannot be read. policy.File logs the reason.
-func (t hostFiles) policyBroken() bool {
-	if t.policy == nil {
+func (h hostFiles) policyBroken() bool {
+	if h.policy == nil {
 		return false
 	}
-	_, err := t.policy.Policy()
+	_, err := h.policy.Policy()
 	return err != nil
 }
 
 // exceededLimits returns the limits in facts and, if the policy is broken, task.BlockedByPolicy. The node
 // announces them, and no runs are placed there.
-func (t hostFiles) exceededLimits(facts []string) []string {
-	if t.policyBroken() {
+func (h hostFiles) exceededLimits(facts []string) []string {
+	if h.policyBroken() {
 		return append(slices.Clip(facts), task.BlockedByPolicy)
 	}
 	return facts
@@ -151,20 +151,20 @@ func (t hostFiles) exceededLimits(facts []string) []string {
 
 // watchFiles checks both files until ctx ends. It calls changed when what the node announces about them
 // has changed: whether the policy is broken, or the ids of the keys.
-func (t hostFiles) watchFiles(ctx context.Context, changed func()) error {
-	look := func() (bool, []string) { return t.policyBroken(), t.keyIDs() }
+func (h hostFiles) watchFiles(ctx context.Context, changed func()) error {
+	look := func() (bool, []string) { return h.policyBroken(), h.keyIDs() }
 	was, had := look()
-	for (t.policy != nil || t.keys != "") && clock.Sleep(ctx, trustEvery) {
+	for (h.policy != nil || h.keys != "") && clock.Sleep(ctx, trustEvery) {
 		is, has := look()
 		if is == was && slices.Equal(has, had) {
 			continue
 		}
 
 		if len(has) == 0 && len(had) > 0 {
-			_, err := t.keys.Ring()
-			t.log.Error("cannot read the secret keys: attempts with secrets do not start on this node", zap.Error(err))
+			_, err := h.keys.Ring()
+			h.log.Error("cannot read the secret keys: attempts with secrets do not start on this node", zap.Error(err))
 		} else if !slices.Equal(has, had) {
-			t.log.Info("loaded the secret keys", zap.Strings("ids", has))
+			h.log.Info("loaded the secret keys", zap.Strings("ids", has))
 		}
 
 		was, had = is, has

@@ -37,26 +37,26 @@ func (c *cluster) carillon(node string, args ...string) *command {
 }
 
 // says waits until the output is exactly want.
-func (r *command) says(want string) {
-	r.t.Helper()
-	eventually(r.t, func() error {
-		if got := r.out.String(); got != want {
-			return fmt.Errorf("it printed %q, want %q; and said: %s", got, want, &r.errs)
+func (c *command) says(want string) {
+	c.t.Helper()
+	eventually(c.t, func() error {
+		if got := c.out.String(); got != want {
+			return fmt.Errorf("it printed %q, want %q; and said: %s", got, want, &c.errs)
 		}
 		return nil
 	})
 }
 
 // ends waits for the end, and checks the exit code and the last output.
-func (r *command) ends(code int, said string) {
-	r.t.Helper()
+func (c *command) ends(code int, said string) {
+	c.t.Helper()
 	select {
-	case <-r.done:
+	case <-c.done:
 	case <-time.After(patience):
-		r.t.Fatalf("it does not end; it printed %q and said: %s", r.out.String(), &r.errs)
+		c.t.Fatalf("it does not end; it printed %q and said: %s", c.out.String(), &c.errs)
 	}
-	if r.code != code || !strings.Contains(r.errs.String(), said) {
-		r.t.Errorf("ended with %d and said %q, want %d and %q", r.code, r.errs.String(), code, said)
+	if c.code != code || !strings.Contains(c.errs.String(), said) {
+		c.t.Errorf("ended with %d and said %q, want %d and %q", c.code, c.errs.String(), code, said)
 	}
 }
 

@@ -465,13 +465,13 @@ const (
 type rejoinBackoff struct{ n int }
 
 // nextDelay returns a random delay before the next join, after a session that lasted for the given time.
-func (l *rejoinBackoff) nextDelay(lasted time.Duration) time.Duration {
+func (r *rejoinBackoff) nextDelay(lasted time.Duration) time.Duration {
 	if lasted > rejoinResetAfter {
-		l.n = 0
+		r.n = 0
 	}
 
-	most := min(firstRejoinDelay<<min(l.n, 10), maxRejoinDelay)
-	l.n++
+	most := min(firstRejoinDelay<<min(r.n, 10), maxRejoinDelay)
+	r.n++
 
 	return rand.N(most)
 }

@@ -43,7 +43,7 @@ const (
 	defaultMaxOps      = 128
 	defaultMaxBytes    = 3<<19 - 16<<10 // 16 KiB remain for the parts that etcd adds to a request
 	defaultQueue       = 8192
-	defaultPatience    = 50 * time.Millisecond
+	defaultTimeout     = 50 * time.Millisecond
 )
 
 // Batcher is a Committer that combines independent transactions into one request, which costs one Raft entry and one
@@ -115,7 +115,7 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	cfg.MaxOps = orDefault(cfg.MaxOps, defaultMaxOps)
 	cfg.MaxBytes = orDefault(cfg.MaxBytes, defaultMaxBytes)
 	cfg.Queue = orDefault(cfg.Queue, defaultQueue)
-	cfg.Patience = orDefault(cfg.Patience, defaultPatience)
+	cfg.Patience = orDefault(cfg.Patience, defaultTimeout)
 	b := &Batcher{
 		kv: c, cfg: cfg, log: orNop(cfg.Logger).Named("batcher"),
 		room: make(chan struct{}, cfg.Queue), ended: make(chan struct{}),
@@ -392,12 +392,12 @@ type deadline struct{ d atomic.Int64 }
 
 // The limits of a deadline.
 const (
-	leastDeadline = 1500 * time.Millisecond
-	mostDeadline  = 5 * time.Second
+	minDeadline = 1500 * time.Millisecond
+	maxDeadline = 5 * time.Second
 )
 
 // nextTimeout returns the deadline of the next request.
-func (d *deadline) nextTimeout() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
+func (d *deadline) nextTimeout() time.Duration { return max(time.Duration(d.d.Load()), minDeadline) }
 
 // observeAnswer records how long a request took. The next deadline is three times that, or twice the present deadline if
 // the request was not answered, within the limits.
@@ -406,7 +406,7 @@ func (d *deadline) observeAnswer(took time.Duration, unanswered bool) {
 	if unanswered {
 		next = 2 * d.nextTimeout()
 	}
-	d.d.Store(int64(min(next, mostDeadline)))
+	d.d.Store(int64(min(next, maxDeadline)))
 }
 
 // allResolvedByCaller reports whether every caller in the pack resolves an unknown outcome itself.

@@ -67,21 +67,21 @@ func (l *lock) grantClaim(writes bool) {
 
 // acquireAll enters t into the table. t then waits for all earlier transactions that it conflicts with. If there are
 // none, it is ready.
-func (u *lockTable) acquireAll(t *ticket) {
-	u.seq++
-	t.seq, t.before = u.seq, 0
+func (lt *lockTable) acquireAll(t *ticket) {
+	lt.seq++
+	t.seq, t.before = lt.seq, 0
 
 	// Lock writes first, so that a key that t both writes and reads is locked only once, for writing.
 	for _, writes := range [...]bool{true, false} {
 		for i := range t.keys {
 			if k := &t.keys[i]; k.writes == writes && k.lock == nil {
-				u.lockKey(t, k)
+				lt.lockKey(t, k)
 			}
 		}
 
 		for _, s := range t.spans {
 			if s.writes == writes {
-				u.lockSpan(t, s)
+				lt.lockSpan(t, s)
 			}
 		}
 	}
@@ -89,40 +89,40 @@ func (u *lockTable) acquireAll(t *ticket) {
 	// The own ranges become visible last, so that t does not wait for itself.
 	for i := range t.spans {
 		t.spans[i].of = t
-		u.insertRange(t.spans[i])
+		lt.insertRange(t.spans[i])
 	}
 
 	if t.before == 0 {
-		u.ready.insertTicket(t)
+		lt.ready.insertTicket(t)
 	}
 }
 
 // lockKey requests the lock of a key, and makes t wait for earlier transactions with a range that contains the key.
 // If t has already requested this lock, it does nothing more: writes come first, so the first request is the
 // strongest.
-func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
-	if len(u.spans.list) > 0 {
-		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
+func (lt *lockTable) lockKey(t *ticket, k *lockedKey) {
+	if len(lt.spans.list) > 0 {
+		lt.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
 	}
 
 	if k.dir != noDir {
-		for _, s := range u.dirs[k.dir].spans {
+		for _, s := range lt.dirs[k.dir].spans {
 			if s.contains(k.key) {
 				t.waitFor(s, k.writes)
 			}
 		}
 	}
 
-	l := u.locks[k.hash]
+	l := lt.locks[k.hash]
 	switch {
 	case l == nil:
-		l = u.newLock(k)
+		l = lt.newLock(k)
 	case l.last == t.seq:
 		return
 	// Another key has the same hash. The two keys share the lock, which may delay a transaction but is never wrong.
 	case !l.mixed && !bytes.Equal(l.key, k.key):
 		l.mixed = true
-		l.moveTo(&u.mixed)
+		l.moveTo(&lt.mixed)
 	}
 
 	k.lock = l
@@ -131,14 +131,14 @@ func (u *lockTable) lockKey(t *ticket, k *lockedKey) {
 
 // lockSpan makes t wait for earlier transactions with a range that overlaps s, and requests the lock of each key in
 // the table that s may contain. The keys of later transactions find s among the ranges.
-func (u *lockTable) lockSpan(t *ticket, s span) {
-	u.eachSpanNear(s, func(o span) {
+func (lt *lockTable) lockSpan(t *ticket, s span) {
+	lt.eachSpanNear(s, func(o span) {
 		if o.overlapsWith(s) {
 			t.waitFor(o, s.writes)
 		}
 	})
 
-	u.eachLockNear(s, func(l *lock) {
+	lt.eachLockNear(s, func(l *lock) {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
 			t.keys = append(t.keys, lockedKey{writes: s.writes, lock: l})
 			l.acquireFor(t, s.writes)
@@ -147,14 +147,14 @@ func (u *lockTable) lockSpan(t *ticket, s span) {
 }
 
 // eachSpanNear calls f with all ranges in the table that may overlap s, and others.
-func (u *lockTable) eachSpanNear(s span, f func(span)) {
-	for _, o := range u.spans.list {
+func (lt *lockTable) eachSpanNear(s span, f func(span)) {
+	for _, o := range lt.spans.list {
 		f(o)
 	}
 
-	dirs := u.dirs[:]
+	dirs := lt.dirs[:]
 	if s.dir != noDir {
-		dirs = u.dirs[s.dir : s.dir+1]
+		dirs = lt.dirs[s.dir : s.dir+1]
 	}
 
 	for i := range dirs {
@@ -165,42 +165,42 @@ func (u *lockTable) eachSpanNear(s span, f func(span)) {
 }
 
 // eachLockNear calls f with all locks in the table that s may contain, and others.
-func (u *lockTable) eachLockNear(s span, f func(*lock)) {
+func (lt *lockTable) eachLockNear(s span, f func(*lock)) {
 	if s.dir == noDir {
-		for _, l := range u.locks {
+		for _, l := range lt.locks {
 			f(l)
 		}
 		return
 	}
 
-	for l := u.dirs[s.dir].locks; l != nil; l = l.next {
+	for l := lt.dirs[s.dir].locks; l != nil; l = l.next {
 		f(l)
 	}
 
-	for l := u.mixed; l != nil; l = l.next {
+	for l := lt.mixed; l != nil; l = l.next {
 		f(l)
 	}
 }
 
 // insertRange adds the range of a transaction to the table.
-func (u *lockTable) insertRange(s span) {
+func (lt *lockTable) insertRange(s span) {
 	if s.dir == noDir {
-		u.spans.insertRange(s)
+		lt.spans.insertRange(s)
 		return
 	}
 
-	d := &u.dirs[s.dir]
+	d := &lt.dirs[s.dir]
 	d.spans = append(d.spans, s)
 }
 
 // removeRange removes a range of t from the table.
-func (u *lockTable) removeRange(t *ticket, s span) {
+func (lt *lockTable) removeRange(t *ticket, s span) {
 	if s.dir == noDir {
-		u.spans.removeTicket(t)
+		lt.spans.removeTicket(t)
 		return
 	}
 
-	d := &u.dirs[s.dir]
+	d := &lt.dirs[s.dir]
 	if i := slices.IndexFunc(d.spans, func(o span) bool { return o.of == t }); i >= 0 {
 		last := len(d.spans) - 1
 		d.spans[i], d.spans[last] = d.spans[last], span{}
@@ -255,7 +255,7 @@ func (t *ticket) waitFor(s span, writes bool) {
 
 // releaseAll removes t from the table, whether it is ready, in flight or still waiting, and allows the transactions
 // that waited for it to proceed.
-func (u *lockTable) releaseAll(t *ticket) {
+func (lt *lockTable) releaseAll(t *ticket) {
 	for i := range t.keys {
 		k := &t.keys[i]
 		if k.lock == nil {
@@ -263,18 +263,18 @@ func (u *lockTable) releaseAll(t *ticket) {
 		}
 
 		k.lock.releaseFor(t, k.writes)
-		u.passLock(k.lock)
+		lt.passLock(k.lock)
 		k.lock = nil
 	}
 
 	// Wake the transactions that waited for a range of t. Those that waited for a lock were woken above.
 	for i := range t.spans {
-		u.removeRange(t, t.spans[i])
+		lt.removeRange(t, t.spans[i])
 		t.spans[i].of = nil
 	}
 
 	for _, w := range t.after {
-		u.unblock(w)
+		lt.unblock(w)
 	}
 
 	clear(t.after)
@@ -300,44 +300,44 @@ func (l *lock) releaseFor(t *ticket, writes bool) {
 
 // passLock grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
 // writer. It removes the lock from the table if no transaction uses it any more.
-func (u *lockTable) passLock(l *lock) {
+func (lt *lockTable) passLock(l *lock) {
 	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
 		c := l.waiting[0]
 		l.waiting[0] = claim{}
 		l.waiting = l.waiting[1:]
 		l.grantClaim(c.writes)
-		u.unblock(c.of)
+		lt.unblock(c.of)
 	}
 
 	if len(l.waiting) == 0 && l.isFree(true) {
-		delete(u.locks, l.hash)
+		delete(lt.locks, l.hash)
 		l.moveTo(nil)
-		u.spareLock(l)
+		lt.spareLock(l)
 	}
 }
 
 // unblock records that t waits for one transaction less. t becomes ready when it waits for none. A transaction that
 // was withdrawn meanwhile does not become ready.
-func (u *lockTable) unblock(t *ticket) {
+func (lt *lockTable) unblock(t *ticket) {
 	if t.before--; t.before == 0 && t.state == ticketQueued {
-		u.ready.insertTicket(t)
+		lt.ready.insertTicket(t)
 	}
 }
 
 // newLock adds a lock for the key k to the table.
-func (u *lockTable) newLock(k *lockedKey) *lock {
+func (lt *lockTable) newLock(k *lockedKey) *lock {
 	var l *lock
-	if n := len(u.spare); n > 0 {
-		l, u.spare = u.spare[n-1], u.spare[:n-1]
+	if n := len(lt.spare); n > 0 {
+		l, lt.spare = lt.spare[n-1], lt.spare[:n-1]
 	} else {
 		l = new(lock)
 	}
 
 	l.key, l.hash = k.key, k.hash
-	u.locks[k.hash] = l
+	lt.locks[k.hash] = l
 
 	if k.dir != noDir {
-		l.moveTo(&u.dirs[k.dir].locks)
+		l.moveTo(&lt.dirs[k.dir].locks)
 	}
 
 	return l
@@ -345,11 +345,11 @@ func (u *lockTable) newLock(k *lockedKey) *lock {
 
 // spareLock keeps a lock for reuse. The number of spare locks is limited, so that a burst does not occupy memory for
 // ever.
-func (u *lockTable) spareLock(l *lock) {
+func (lt *lockTable) spareLock(l *lock) {
 	const most = 1 << 14
-	if len(u.spare) < most {
+	if len(lt.spare) < most {
 		*l = lock{}
-		u.spare = append(u.spare, l)
+		lt.spare = append(lt.spare, l)
 	}
 }
 
@@ -360,42 +360,42 @@ type keyRanges struct {
 }
 
 // insertRange adds a range.
-func (s *keyRanges) insertRange(n span) {
-	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
-	s.list = slices.Insert(s.list, i, n)
-	s.buildIndex()
+func (k *keyRanges) insertRange(n span) {
+	i := sort.Search(len(k.list), func(i int) bool { return bytes.Compare(k.list[i].start, n.start) > 0 })
+	k.list = slices.Insert(k.list, i, n)
+	k.buildIndex()
 }
 
 // removeTicket removes one of the ranges of t. The caller calls it once for each of them.
-func (s *keyRanges) removeTicket(t *ticket) {
-	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
-		s.list = slices.Delete(s.list, i, i+1)
-		s.buildIndex()
+func (k *keyRanges) removeTicket(t *ticket) {
+	if i := slices.IndexFunc(k.list, func(o span) bool { return o.of == t }); i >= 0 {
+		k.list = slices.Delete(k.list, i, i+1)
+		k.buildIndex()
 	}
 }
 
 // buildIndex computes ends from list.
-func (s *keyRanges) buildIndex() {
-	s.ends = s.ends[:0]
+func (k *keyRanges) buildIndex() {
+	k.ends = k.ends[:0]
 	// ends[i] lets a search stop as soon as no earlier range can contain the key.
-	for i, o := range s.list {
+	for i, o := range k.list {
 		if i > 0 && o.end != nil {
-			if last := s.ends[i-1]; last == nil || bytes.Compare(last, o.end) > 0 {
+			if last := k.ends[i-1]; last == nil || bytes.Compare(last, o.end) > 0 {
 				o.end = last
 			}
 		}
 
-		s.ends = append(s.ends, o.end)
+		k.ends = append(k.ends, o.end)
 	}
 }
 
 // eachContaining calls f with each range that contains the key. It searches backward from the last range that starts
 // at or before the key, and stops when no earlier range reaches the key.
-func (s *keyRanges) eachContaining(key []byte, f func(span)) {
-	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, key) > 0 })
-	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {
-		if s.list[i].contains(key) {
-			f(s.list[i])
+func (k *keyRanges) eachContaining(key []byte, f func(span)) {
+	i := sort.Search(len(k.list), func(i int) bool { return bytes.Compare(k.list[i].start, key) > 0 })
+	for i--; i >= 0 && (k.ends[i] == nil || bytes.Compare(k.ends[i], key) > 0); i-- {
+		if k.list[i].contains(key) {
+			f(k.list[i])
 		}
 	}
 }

@@ -105,11 +105,11 @@ func (b *Batcher) wakeSender() {
 //
 // The ready transactions do not conflict with each other, so any of them may share a request (see lockTable).
 func (b *Batcher) fillPack(pack []*ticket) []*ticket {
-	const mostLeft = 32
+	const maxLeft = 32
 	// etcd counts the transactions of the request plus the deepest one of them (see footprint.depth).
 	first := b.turns.ready.first
 	depth, bytes, left := 0, txnBytes, 0
-	for t := first; t != nil && len(pack) < b.cfg.MaxSiblings && left < mostLeft; {
+	for t := first; t != nil && len(pack) < b.cfg.MaxSiblings && left < maxLeft; {
 		next := t.next
 		// Transactions that put share no request with others (see Batcher). etcd counts the nested transactions of a
 		// request, plus the largest number of operations in any of them, against its limit.

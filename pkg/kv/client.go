@@ -285,30 +285,30 @@ func newReloadingCredentials(config func() *tls.Config, log *zap.Logger) reloadi
 }
 
 // ClientHandshake implements credentials.TransportCredentials. A handshake that ends with its context is not logged.
-func (s reloadingCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	c, info, err := credentials.NewTLS(s.config()).ClientHandshake(ctx, authority, raw)
+func (r reloadingCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, info, err := credentials.NewTLS(r.config()).ClientHandshake(ctx, authority, raw)
 	if ctx.Err() == nil {
-		s.lastError.logOnce(raw.RemoteAddr(), err)
+		r.lastError.logOnce(raw.RemoteAddr(), err)
 	}
 	return c, info, err
 }
 
-func (s reloadingCredentials) Clone() credentials.TransportCredentials {
-	return reloadingCredentials{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, lastError: s.lastError}
+func (r reloadingCredentials) Clone() credentials.TransportCredentials {
+	return reloadingCredentials{TransportCredentials: r.TransportCredentials.Clone(), config: r.config, lastError: r.lastError}
 }
 
 // logOnce logs the error of a handshake, unless the previous one had the same error.
-func (t *changedErrorLog) logOnce(at net.Addr, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (c *changedErrorLog) logOnce(at net.Addr, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
 	if err == nil {
-		t.error = ""
+		c.error = ""
 		return
 	}
 
-	if t.error != err.Error() {
-		t.error = err.Error()
-		t.log.Warn("connections to etcd are not encrypted", zap.Stringer("address", at), zap.Error(err))
+	if c.error != err.Error() {
+		c.error = err.Error()
+		c.log.Warn("connections to etcd are not encrypted", zap.Stringer("address", at), zap.Error(err))
 	}
 }

@@ -96,23 +96,23 @@ type FollowConfig struct {
 }
 
 // watchedRange returns the range to watch: the wider one if it is set, otherwise the range that is listed.
-func (cfg FollowConfig) watchedRange() (key, end string) {
-	if cfg.WatchKey != "" {
-		return cfg.WatchKey, cfg.WatchEnd
+func (f FollowConfig) watchedRange() (key, end string) {
+	if f.WatchKey != "" {
+		return f.WatchKey, f.WatchEnd
 	}
-	return cfg.Key, cfg.End
+	return f.Key, f.End
 }
 
 // streamClass returns the class of the watch.
-func (cfg FollowConfig) streamClass() int {
+func (f FollowConfig) streamClass() int {
 	switch {
-	case cfg.Dedicated:
+	case f.Dedicated:
 		return dedicatedClass
-	case cfg.Background:
+	case f.Background:
 		return backgroundClass
 	}
 
-	key, _ := cfg.watchedRange()
+	key, _ := f.watchedRange()
 	return streamClassOf(key)
 }
 

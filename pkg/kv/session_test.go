@@ -196,23 +196,23 @@ type tardy struct {
 	answered bool
 }
 
-func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	l.mu.Lock()
-	answered := l.answered
+func (t *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	t.mu.Lock()
+	answered := t.answered
 	if !answered {
-		l.sent = time.Now()
+		t.sent = time.Now()
 	}
-	l.mu.Unlock()
+	t.mu.Unlock()
 
 	if answered {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 
-	resp, err := l.Lease.KeepAliveOnce(ctx, id)
-	l.mu.Lock()
-	l.answered = err == nil
-	l.mu.Unlock()
+	resp, err := t.Lease.KeepAliveOnce(ctx, id)
+	t.mu.Lock()
+	t.answered = err == nil
+	t.mu.Unlock()
 
 	time.Sleep(100 * time.Millisecond) // the latency of the answer
 
@@ -244,11 +244,11 @@ type failing struct {
 	fails atomic.Int32
 }
 
-func (l *failing) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	if l.fails.Add(-1) >= 0 {
+func (f *failing) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	if f.fails.Add(-1) >= 0 {
 		return nil, rpctypes.ErrNoLeader
 	}
-	return l.Lease.KeepAliveOnce(ctx, id)
+	return f.Lease.KeepAliveOnce(ctx, id)
 }
 
 func TestSession_FailedRenewalIsNoLoss(t *testing.T) {

@@ -289,29 +289,29 @@ func (c *Client) Register(r prometheus.Registerer) {
 
 // markLost records that the watch of a range is lost. A failure of etcd affects all ranges at once, and there
 // may be hundreds, so only the first loss is logged as a warning.
-func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (w *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 
 	level := zapcore.DebugLevel
-	if s.lost++; s.gone == 0 {
+	if w.lost++; w.gone == 0 {
 		level = zapcore.WarnLevel
 	}
 
-	s.gone++
+	w.gone++
 	log.Log(level, "lost contact with the store", fields...)
 }
 
 // markFound records that a lost range has been recovered, or is no longer followed. It logs the recovery when no
 // range is lost any more.
-func (s *watchHealth) markFound(log *zap.Logger, fields ...zap.Field) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (w *watchHealth) markFound(log *zap.Logger, fields ...zap.Field) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 
-	if s.lost--; s.lost > 0 {
+	if w.lost--; w.lost > 0 {
 		return
 	}
 
-	log.Info("the watch of etcd recovered", append(fields, zap.Int("losses", s.gone))...)
-	s.gone = 0
+	log.Info("the watch of etcd recovered", append(fields, zap.Int("losses", w.gone))...)
+	w.gone = 0
 }

@@ -40,8 +40,8 @@ type countedBeats struct {
 	beats chan struct{}
 }
 
-func (w countedBeats) RequestProgress(context.Context) error {
-	w.beats <- struct{}{}
+func (c countedBeats) RequestProgress(context.Context) error {
+	c.beats <- struct{}{}
 	return nil
 }
 

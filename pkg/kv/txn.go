@@ -81,7 +81,7 @@ func staleToken(err error) bool {
 // applied.
 type notSent struct{ error }
 
-func (e notSent) Unwrap() error { return e.error }
+func (n notSent) Unwrap() error { return n.error }
 
 // Unknown reports whether a write that returned err may have been applied. It is false for nil, and for the
 // errors that prove that nothing was written:

@@ -191,7 +191,7 @@ func (p *Policy) checkLimit(given json.RawMessage) error {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(said)) {
-		if _, is := kept[name]; !is && err == nil {
+		if _, ok := kept[name]; !ok && err == nil {
 			return task.Invalid(task.CodeOutOfRange, "limits."+name, "%s is not a limit: remove it, or set a limit", said[name])
 		}
 	}

@@ -246,7 +246,7 @@ func (t httpTarget) matches(at netip.Addr, port uint16, host string) bool {
 		return t.prefix.Contains(at)
 	}
 
-	if below, is := strings.CutPrefix(t.name, "*"); is {
+	if below, ok := strings.CutPrefix(t.name, "*"); ok {
 		return strings.HasSuffix(host, below) && len(host) > len(below)
 	}
 
@@ -256,7 +256,7 @@ func (t httpTarget) matches(at netip.Addr, port uint16, host string) bool {
 // parseTarget parses an entry of Allow or Deny.
 func parseTarget(s string) (t httpTarget, err error) {
 	where, port := s, ""
-	if inner, is := strings.CutPrefix(s, "["); is {
+	if inner, ok := strings.CutPrefix(s, "["); ok {
 		end := strings.LastIndex(inner, "]")
 		if end < 0 {
 			return t, fmt.Errorf("%s has no closing bracket", task.Quote(s))

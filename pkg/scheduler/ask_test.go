@@ -146,14 +146,14 @@ type heldOpening struct {
 	hold chan chan struct{} // each reading waits until the channel that it receives from here is closed
 }
 
-func (s *heldOpening) Queue(ctx context.Context, shard int) ([]store.ShardEvent, error) {
+func (h *heldOpening) Queue(ctx context.Context, shard int) ([]store.ShardEvent, error) {
 	select {
-	case held := <-s.hold:
+	case held := <-h.hold:
 		<-held
 	case <-ctx.Done():
 	}
 
-	return s.Store.Queue(ctx, shard)
+	return h.Store.Queue(ctx, shard)
 }
 
 // A shard is left out until it is loaded and its active attempts are known, also when it is opened again.
@@ -250,10 +250,10 @@ type heldWatch struct {
 	hold chan struct{}
 }
 
-func (s *heldWatch) FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error {
-	return s.Store.FollowShard(ctx, shard, rev, func(b store.ShardBatch) error {
-		s.hold <- struct{}{}
-		defer func() { <-s.hold }()
+func (h *heldWatch) FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error {
+	return h.Store.FollowShard(ctx, shard, rev, func(b store.ShardBatch) error {
+		h.hold <- struct{}{}
+		defer func() { <-h.hold }()
 
 		return apply(b)
 	})

@@ -15,28 +15,28 @@ import (
 )
 
 // keepsCount compares the worker's list of active tasks with its state.
-func (h *testWorker) keepsCount() {
-	h.world.Helper()
+func (tw *testWorker) keepsCount() {
+	tw.world.Helper()
 	active := 0
 
-	for t := range h.state.records.Tasks.All() {
+	for t := range tw.state.records.Tasks.All() {
 		if t.Activity != nil {
 			active++
-			if h.state.active.Tasks[t.Activity.At] != t {
-				h.world.Errorf("%s has a wrong index among the active tasks", t.FullName())
+			if tw.state.active.Tasks[t.Activity.At] != t {
+				tw.world.Errorf("%s has a wrong index among the active tasks", t.FullName())
 			}
 		}
 	}
 
-	if active != len(h.state.active.Tasks) {
-		h.world.Errorf("%d tasks are active, %d are listed", active, len(h.state.active.Tasks))
+	if active != len(tw.state.active.Tasks) {
+		tw.world.Errorf("%d tasks are active, %d are listed", active, len(tw.state.active.Tasks))
 	}
 }
 
 // board returns what the shard adds to a board, with the ticks of the next minute.
-func (h *testWorker) board(limit int) *readmodel.BoardAnswer {
-	scan := readmodel.NewScan(boardQuery(h.world.clock(), limit), "n1")
-	scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
+func (tw *testWorker) board(limit int) *readmodel.BoardAnswer {
+	scan := readmodel.NewScan(boardQuery(tw.world.clock(), limit), "n1")
+	scan.Add(readmodel.ShardAnswer{}, tw.state.rows.Index)
 
 	return scan.Answer().Board
 }
@@ -81,10 +81,10 @@ func saysBoard(b *readmodel.BoardAnswer) string {
 	return strings.Join(s, "; ")
 }
 
-func (h *testWorker) shows(limit int, want ...string) {
-	h.world.Helper()
-	if got, want := saysBoard(h.board(limit)), strings.Join(want, "; "); got != want {
-		h.world.Errorf("the board has\n %s\nwant\n %s", got, want)
+func (tw *testWorker) shows(limit int, want ...string) {
+	tw.world.Helper()
+	if got, want := saysBoard(tw.board(limit)), strings.Join(want, "; "); got != want {
+		tw.world.Errorf("the board has\n %s\nwant\n %s", got, want)
 	}
 }
 

@@ -40,21 +40,21 @@ type attemptDispatched struct {
 	waited  bool           // the run was in the queue, so an earlier attempt may have had the same key
 }
 
-func (e *attemptDispatched) writeTo(c *store.Commit) {
-	if e.waited {
-		c.Dispatch(e.record, e.task.Action(), e.session)
+func (a *attemptDispatched) writeTo(c *store.Commit) {
+	if a.waited {
+		c.Dispatch(a.record, a.task.Action(), a.session)
 	} else {
-		c.Claim(e.record, e.task.Action(), e.session)
+		c.Claim(a.record, a.task.Action(), a.session)
 	}
 }
 
 // applyTo counts the attempt as active. The revision of the commit is the create revision of the inbox record, and
 // thus the attempt's fencing token.
-func (e *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
-	s.addActiveAttempt(e.task, &state.Attempt{
-		Run: e.run, Node: e.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: e.probeUntil, Pool: e.task.Pool(),
+func (a *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
+	s.addActiveAttempt(a.task, &state.Attempt{
+		Run: a.run, Node: a.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: a.probeUntil, Pool: a.task.Pool(),
 	})
-	e.task.NoteTurn(e.node)
+	a.task.NoteTurn(a.node)
 }
 
 // entryChanged writes the fields of a task's entry that its owner may change.
@@ -107,9 +107,9 @@ type tickDecided struct{ task *state.Task }
 
 func (tickDecided) writeTo(*store.Commit) {}
 
-func (e tickDecided) applyTo(s *shardState, _ int64, _ time.Time) {
-	s.advanceToNextTick(e.task)
-	s.noteDecided(e.task)
+func (t tickDecided) applyTo(s *shardState, _ int64, _ time.Time) {
+	s.advanceToNextTick(t.task)
+	s.noteDecided(t.task)
 }
 
 // runEnqueued puts a new run into the queue. The commit requires that the queue has no record of it.
@@ -132,16 +132,16 @@ type runRequeued struct {
 	record *task.Waiting // the new content
 }
 
-func (e runRequeued) writeTo(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
+func (r runRequeued) writeTo(c *store.Commit) { c.Requeue(r.task.Ref(c.Shard), *r.record, r.run.Mod) }
 
-func (e runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
+func (r runRequeued) applyTo(s *shardState, rev int64, now time.Time) {
 	// A late tick becomes a run with parts.
-	if e.run.WaitsForTurn() && e.record.Fan != nil {
-		e.task.Activity.LatePassed = false
+	if r.run.WaitsForTurn() && r.record.Fan != nil {
+		r.task.Activity.LatePassed = false
 	}
 
-	e.run.Waiting, e.run.Mod, e.run.Parts.ToldAt = *e.record, rev, now
-	s.rows.Touch(e.task)
+	r.run.Waiting, r.run.Mod, r.run.Parts.ToldAt = *r.record, rev, now
+	s.rows.Touch(r.task)
 }
 
 // runDequeued removes a run from the queue, because it starts, has ended, or belongs to no task.
@@ -150,24 +150,24 @@ type runDequeued struct {
 	run  *state.Waiting
 }
 
-func (e runDequeued) writeTo(c *store.Commit) { c.Dequeue(e.task.Ref(c.Shard), e.run.ID, e.run.Mod) }
+func (r runDequeued) writeTo(c *store.Commit) { c.Dequeue(r.task.Ref(c.Shard), r.run.ID, r.run.Mod) }
 
-func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
+func (r runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 	// An older event of the record may still be on its way. It must not put the run back into the queue.
-	s.gone[e.task.FullName()+"/"+e.run.ID] = rev
+	s.gone[r.task.FullName()+"/"+r.run.ID] = rev
 
-	if i := slices.Index(e.task.Queue(), e.run); i >= 0 {
-		if e.run.WaitsForTurn() {
-			e.task.Activity.LatePassed = false
+	if i := slices.Index(r.task.Queue(), r.run); i >= 0 {
+		if r.run.WaitsForTurn() {
+			r.task.Activity.LatePassed = false
 		}
 
-		s.applyDequeued(e.task, i)
+		s.applyDequeued(r.task, i)
 	}
 
 	// The next plan forgets a task that has nothing left, or draws the conclusions from the end of its
 	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
-	if e.task.Empty() || e.task.DependsOnPast() {
-		s.agenda.examineNext(e.task)
+	if r.task.Empty() || r.task.DependsOnPast() {
+		s.agenda.examineNext(r.task)
 	}
 }
 
@@ -176,9 +176,9 @@ type latePassed struct{ task *state.Task }
 
 func (latePassed) writeTo(*store.Commit) {}
 
-func (e latePassed) applyTo(*shardState, int64, time.Time) {
-	if e.task.Activity != nil {
-		e.task.Activity.LatePassed = true
+func (l latePassed) applyTo(*shardState, int64, time.Time) {
+	if l.task.Activity != nil {
+		l.task.Activity.LatePassed = true
 	}
 }
 
@@ -191,19 +191,19 @@ type ticksSkipped struct {
 	extends int64
 }
 
-func (e ticksSkipped) writeTo(c *store.Commit) {
-	ref := e.task.Ref(c.Shard)
+func (t ticksSkipped) writeTo(c *store.Commit) {
+	ref := t.task.Ref(c.Shard)
 
-	if e.extends != 0 {
-		c.Extend(ref, *e.record, e.extends)
+	if t.extends != 0 {
+		c.Extend(ref, *t.record, t.extends)
 	} else {
-		c.Record(ref, *e.record)
+		c.Record(ref, *t.record)
 	}
 }
 
-func (e ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
-	e.span.mod = rev
-	s.skippedSpans[e.task] = e.span
+func (t ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
+	t.span.mod = rev
+	s.skippedSpans[t.task] = t.span
 }
 
 // spanEnded ends a task's range of skipped ticks, because a tick has another outcome.
@@ -220,11 +220,11 @@ type cancelAsked struct {
 	who, reason string // who is the user who cancelled the run, or empty
 }
 
-func (e cancelAsked) writeTo(c *store.Commit) { c.AskCancel(e.attempt.Watch.Held, e.who, e.reason) }
+func (a cancelAsked) writeTo(c *store.Commit) { c.AskCancel(a.attempt.Watch.Held, a.who, a.reason) }
 
-func (e cancelAsked) applyTo(s *shardState, _ int64, _ time.Time) {
-	e.attempt.Watch.Ask, e.attempt.Watch.Asked = false, true
-	s.rows.Touch(e.task)
+func (a cancelAsked) applyTo(s *shardState, _ int64, _ time.Time) {
+	a.attempt.Watch.Ask, a.attempt.Watch.Asked = false, true
+	s.rows.Touch(a.task)
 }
 
 // runLost ends an attempt whose node is gone. If the run is retried, next is its next attempt, which waits
@@ -236,34 +236,34 @@ type runLost struct {
 	next    *state.Waiting
 }
 
-func (e runLost) writeTo(c *store.Commit) {
-	watch := e.attempt.Watch
+func (r runLost) writeTo(c *store.Commit) {
+	watch := r.attempt.Watch
 
-	if e.next != nil {
-		c.EndLost(watch.Held, *e.end, &e.next.Waiting)
+	if r.next != nil {
+		c.EndLost(watch.Held, *r.end, &r.next.Waiting)
 		return
 	}
 
-	c.EndLost(watch.Held, *e.end, nil)
+	c.EndLost(watch.Held, *r.end, nil)
 
 	// The run has no attempt left, so it also becomes a dead run. That needs a readable record, to start it
 	// again, and a task that still exists.
-	if watch.Unreadable == nil && !e.task.Orphan(e.attempt.Run) {
-		c.PutDeadLetter(watch.Held, *e.end)
+	if watch.Unreadable == nil && !r.task.Orphan(r.attempt.Run) {
+		c.PutDeadLetter(watch.Held, *r.end)
 	}
 }
 
-func (e runLost) applyTo(s *shardState, rev int64, _ time.Time) {
+func (r runLost) applyTo(s *shardState, rev int64, _ time.Time) {
 	// The attempt began at or before rev, so it ended at a revision below rev+1.
-	s.applyAttemptEnd(e.task, e.attempt.Run, rev+1)
+	s.applyAttemptEnd(r.task, r.attempt.Run, rev+1)
 
-	if e.next == nil {
-		s.notePartEnded(e.task, e.attempt.Run, e.end.AsPart(), rev)
+	if r.next == nil {
+		s.notePartEnded(r.task, r.attempt.Run, r.end.AsPart(), rev)
 		return
 	}
 
-	e.next.Mod = rev
-	s.applyEnqueued(e.task, e.next)
+	r.next.Mod = rev
+	s.applyEnqueued(r.task, r.next)
 }
 
 // partEnded ends a part of a run that is on no node.
@@ -296,13 +296,13 @@ type recordPurged struct {
 	mod int64
 }
 
-func (e recordPurged) writeTo(c *store.Commit) { c.Purge(e.key, e.mod) }
+func (r recordPurged) writeTo(c *store.Commit) { c.Purge(r.key, r.mod) }
 
-func (e recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
-	delete(s.purges, e.key)
+func (r recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
+	delete(s.purges, r.key)
 
 	// Remember the deletion until the watch has reported it (see forgetParts).
-	s.gone[e.key] = rev
+	s.gone[r.key] = rev
 }
 
 // failuresCounted drops the ends of runs that the entry counts from now on. An entryChanged before it writes the
@@ -311,18 +311,18 @@ type failuresCounted struct{ past *state.Past }
 
 func (failuresCounted) writeTo(*store.Commit) {}
 
-func (e failuresCounted) applyTo(*shardState, int64, time.Time) { e.past.Ends = e.past.Uncounted() }
+func (f failuresCounted) applyTo(*shardState, int64, time.Time) { f.past.Ends = f.past.Uncounted() }
 
 // noticeGiven passes a notice on to the worker.
 type noticeGiven struct{ notice notice }
 
 func (noticeGiven) writeTo(*store.Commit) {}
 
-func (e noticeGiven) applyTo(s *shardState, _ int64, _ time.Time) { s.addNotice(e.notice) }
+func (n noticeGiven) applyTo(s *shardState, _ int64, _ time.Time) { s.addNotice(n.notice) }
 
 // taskNoted makes the next plan examine a task.
 type taskNoted struct{ task *state.Task }
 
 func (taskNoted) writeTo(*store.Commit) {}
 
-func (e taskNoted) applyTo(s *shardState, _ int64, _ time.Time) { s.agenda.examineNext(e.task) }
+func (t taskNoted) applyTo(s *shardState, _ int64, _ time.Time) { s.agenda.examineNext(t.task) }

@@ -111,7 +111,7 @@ type Engine struct {
 	ttlDeleter   *background.Deleter
 	pastRuns     *background.PastReader
 	reconciler   *background.Reconciler
-	patience     time.Duration // differencePatience; shorter in tests
+	patience     time.Duration // differenceTimeout; shorter in tests
 	recent       node.Recent
 	pace         *node.CatchUpLimiter
 	scanLimit    *node.ScanLimiter
@@ -151,7 +151,7 @@ func New(cfg Config) *Engine {
 
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: background.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
-		metrics: node.NewMetrics(cfg.Registerer), patience: differencePatience, workers: map[int]*worker{}, preloads: map[int]*preload{},
+		metrics: node.NewMetrics(cfg.Registerer), patience: differenceTimeout, workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: state.NewSharedDefinitions(),
 	}
 	e.ttlDeleter = background.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
@@ -457,16 +457,16 @@ func (e *Engine) addToBoard(b *readmodel.BoardAnswer, q *readmodel.Query, withou
 }
 
 const (
-	// applyWithin is how long a question waits until shards have applied the revisions that it needs. A watch usually
+	// applyTimeout is how long a question waits until shards have applied the revisions that it needs. A watch usually
 	// delivers a change within milliseconds, but a worker may be in the middle of a commit.
-	applyWithin = 500 * time.Millisecond
+	applyTimeout = 500 * time.Millisecond
 	// applyPause is how long a question waits between two looks.
 	applyPause = 5 * time.Millisecond
 )
 
-// awaitApplied waits until the shards of this node have applied some revisions, at most for applyWithin.
+// awaitApplied waits until the shards of this node have applied some revisions, at most for applyTimeout.
 func (e *Engine) awaitApplied(ctx context.Context, revisions map[int]int64) {
-	deadline := time.Now().Add(applyWithin)
+	deadline := time.Now().Add(applyTimeout)
 
 	for shard, revision := range revisions {
 		for e.isBehind(shard, revision) && time.Now().Before(deadline) {

@@ -78,7 +78,7 @@ func (w *world) part(name string, index int) record.Held {
 	w.Helper()
 
 	for _, h := range w.active(name) {
-		if _, i, is := task.ParentOf(h.ID); is && i == index {
+		if _, i, ok := task.ParentOf(h.ID); ok && i == index {
 			return h
 		}
 	}

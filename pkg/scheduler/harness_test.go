@@ -327,100 +327,100 @@ func (w *world) work(node string) *testWorker {
 }
 
 // open opens and loads the shard, and scans for active runs.
-func (h *testWorker) open() {
-	h.world.Helper()
-	h.world.ok(h.load())
-	h.scan()
+func (tw *testWorker) open() {
+	tw.world.Helper()
+	tw.world.ok(tw.load())
+	tw.scan()
 }
 
 // load opens and loads the shard.
-func (h *testWorker) load() error {
-	h.leave()
-	h.discardState()
+func (tw *testWorker) load() error {
+	tw.leave()
+	tw.discardState()
 
-	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.state.fences)
+	mark, rev, err := tw.e.cfg.Store.Open(tw.world.ctx, 0, tw.state.fences)
 	if err != nil {
 		return err
 	}
 
-	h.state.records.Watermark, h.state.records.WatermarkRev = mark, rev
-	h.noteOpening(mark)
-	f := background.StartFeed(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
+	tw.state.records.Watermark, tw.state.records.WatermarkRev = mark, rev
+	tw.noteOpening(mark)
+	f := background.StartFeed(tw.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+		_ = tw.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
 
-	h.batches = f.Batches
-	h.leave = func() { f.Stop(); h.leave = func() {} }
+	tw.batches = f.Batches
+	tw.leave = func() { f.Stop(); tw.leave = func() {} }
 
-	return h.worker.loadShard(h.world.ctx, h.batches)
+	return tw.worker.loadShard(tw.world.ctx, tw.batches)
 }
 
 // scan applies a scan for active runs.
-func (h *testWorker) scan() {
-	h.world.Helper()
-	keys, _, err := h.e.cfg.Store.ScanActive(h.world.ctx)
-	h.world.ok(err)
-	h.world.ok(h.applyScan(h.world.ctx, keys))
+func (tw *testWorker) scan() {
+	tw.world.Helper()
+	keys, _, err := tw.e.cfg.Store.ScanActive(tw.world.ctx)
+	tw.world.ok(err)
+	tw.world.ok(tw.applyScan(tw.world.ctx, keys))
 }
 
 // see applies everything that has happened in the shard so far.
-func (h *testWorker) see() {
-	h.world.Helper()
+func (tw *testWorker) see() {
+	tw.world.Helper()
 	// The watch delivers this key in order. It has no meaning to anybody else.
-	rev := h.world.put(h.world.store.Keys().Shard(0)+"sync", "")
-	for h.state.applied < rev {
+	rev := tw.world.put(tw.world.store.Keys().Shard(0)+"sync", "")
+	for tw.state.applied < rev {
 		select {
-		case b := <-h.batches:
-			h.world.ok(h.applyBatch(b))
+		case b := <-tw.batches:
+			tw.world.ok(tw.applyBatch(b))
 		case <-time.After(time.Minute):
-			h.world.Fatal("the watch does not tell")
+			tw.world.Fatal("the watch does not tell")
 		}
 	}
 }
 
 // fleet updates the nodes that the worker knows.
-func (h *testWorker) fleet() {
-	h.world.Helper()
-	nodes, err := h.world.store.Nodes(h.world.ctx)
-	h.world.ok(err)
-	h.e.cfg.Fleet.Set(nodes)
-	h.state.examineAll()
+func (tw *testWorker) fleet() {
+	tw.world.Helper()
+	nodes, err := tw.world.store.Nodes(tw.world.ctx)
+	tw.world.ok(err)
+	tw.e.cfg.Fleet.Set(nodes)
+	tw.state.examineAll()
 }
 
 // decide applies everything that has happened, and runs a round at the given time.
-func (h *testWorker) decide(at float64) {
-	h.world.Helper()
-	h.see()
-	h.blind(at)
+func (tw *testWorker) decide(at float64) {
+	tw.world.Helper()
+	tw.see()
+	tw.blind(at)
 }
 
 // blind runs a round without the events since the last call of see.
-func (h *testWorker) blind(at float64) {
-	h.world.Helper()
-	h.world.ok(h.try(at))
+func (tw *testWorker) blind(at float64) {
+	tw.world.Helper()
+	tw.world.ok(tw.try(at))
 }
 
 // try is like blind, and returns the error of the round.
-func (h *testWorker) try(at float64) error {
-	h.world.Helper()
-	h.world.at(at)
-	h.planIsHarmless(at)
-	err := h.runRound(h.ctx)
-	h.keepsCount()
-	h.rowsMatch()
+func (tw *testWorker) try(at float64) error {
+	tw.world.Helper()
+	tw.world.at(at)
+	tw.planIsHarmless(at)
+	err := tw.runRound(tw.ctx)
+	tw.keepsCount()
+	tw.rowsMatch()
 
 	return err
 }
 
 // dies crashes the worker at a commit, which is lost.
-func (h *testWorker) dies(func() (kv.Result, error)) (kv.Result, error) {
-	h.die()
+func (tw *testWorker) dies(func() (kv.Result, error)) (kv.Result, error) {
+	tw.die()
 	return kv.Result{}, errCut
 }
 
 // diesAfter crashes the worker immediately after a commit was applied.
-func (h *testWorker) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
-	defer h.die()
+func (tw *testWorker) diesAfter(send func() (kv.Result, error)) (kv.Result, error) {
+	defer tw.die()
 	_, _ = send()
 	return kv.Result{}, errCut
 }
@@ -441,26 +441,26 @@ type commitGate struct {
 // A trick handles one commit. pass sends the commit on.
 type trick func(pass func() (kv.Result, error)) (kv.Result, error)
 
-func (d *commitGate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	d.mu.Lock()
-	d.commits++
-	if d.limit > 0 && d.commits > d.limit {
-		d.mu.Unlock()
-		d.die()
+func (c *commitGate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	c.mu.Lock()
+	c.commits++
+	if c.limit > 0 && c.commits > c.limit {
+		c.mu.Unlock()
+		c.die()
 		return kv.Result{}, errTooMany
 	}
 
 	var now trick
-	if len(d.tricks) > 0 {
-		now, d.tricks = d.tricks[0], d.tricks[1:]
+	if len(c.tricks) > 0 {
+		now, c.tricks = c.tricks[0], c.tricks[1:]
 	}
-	d.mu.Unlock()
+	c.mu.Unlock()
 
-	if d.alter != nil {
-		t = d.alter(t)
+	if c.alter != nil {
+		t = c.alter(t)
 	}
 
-	pass := func() (kv.Result, error) { return d.Committer.Commit(ctx, t) }
+	pass := func() (kv.Result, error) { return c.Committer.Commit(ctx, t) }
 
 	if now == nil {
 		return pass()
@@ -469,7 +469,7 @@ func (d *commitGate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return now(pass)
 }
 
-func (d *commitGate) play(tricks ...trick) { d.tricks = append(d.tricks, tricks...) }
+func (c *commitGate) play(tricks ...trick) { c.tricks = append(c.tricks, tricks...) }
 
 var (
 	errCut     = errors.New("connection lost")
@@ -506,17 +506,17 @@ func before(f func()) trick {
 }
 
 // delayed keeps a commit in flight and reports a lost connection.
-func (d *commitGate) delayed(send func() (kv.Result, error)) (kv.Result, error) {
-	d.held = append(d.held, func() { _, _ = send() })
+func (c *commitGate) delayed(send func() (kv.Result, error)) (kv.Result, error) {
+	c.held = append(c.held, func() { _, _ = send() })
 	return kv.Result{}, errCut
 }
 
 // deliver delivers the commits that are in flight.
-func (d *commitGate) deliver() {
-	for _, f := range d.held {
+func (c *commitGate) deliver() {
+	for _, f := range c.held {
 		f()
 	}
-	d.held = nil
+	c.held = nil
 }
 
 func ref(name string) record.Ref { return record.Ref{Namespace: "default", Name: name} }

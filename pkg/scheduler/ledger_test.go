@@ -104,13 +104,13 @@ func (w *world) putEnds(name string, first, count int) {
 }
 
 // runs lets the task's ticks from number first to last run, which are 15 minutes apart. They end with these states, in turn.
-func (h *testWorker) runs(name string, first, last int, states ...task.State) {
-	h.world.Helper()
+func (tw *testWorker) runs(name string, first, last int, states ...task.State) {
+	tw.world.Helper()
 	for i := first; i <= last; i++ {
-		h.decide(float64(900 * i))
-		h.world.endAs(name, states[(i-first)%len(states)], float64(900*i+1))
+		tw.decide(float64(900 * i))
+		tw.world.endAs(name, states[(i-first)%len(states)], float64(900*i+1))
 	}
-	h.see()
+	tw.see()
 }
 
 // keeps is a history that keeps the given number of records.
@@ -216,9 +216,9 @@ func TestFold_ALateCopyChangesNothing(t *testing.T) {
 }
 
 // deliverTwice delivers the commits in flight, each twice.
-func (d *commitGate) deliverTwice() {
-	d.held = append(d.held, d.held...)
-	d.deliver()
+func (c *commitGate) deliverTwice() {
+	c.held = append(c.held, c.held...)
+	c.deliver()
 }
 
 // Two trims of the same task read the same records. One of them has to read again.

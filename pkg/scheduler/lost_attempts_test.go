@@ -226,13 +226,13 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 
 // wantNoConflict checks that the second reading has found the change, before a commit of other decisions
 // failed because of it.
-func (h *testWorker) wantNoConflict() {
-	h.world.Helper()
+func (tw *testWorker) wantNoConflict() {
+	tw.world.Helper()
 	var d dto.Metric
-	h.world.ok(h.e.metrics.Commits.WithLabelValues("conflict").Write(&d))
+	tw.world.ok(tw.e.metrics.Commits.WithLabelValues("conflict").Write(&d))
 
 	if n := d.GetCounter().GetValue(); n > 0 {
-		h.world.Errorf("%v commits had a conflict", n)
+		tw.world.Errorf("%v commits had a conflict", n)
 	}
 }
 

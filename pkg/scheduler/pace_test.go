@@ -10,8 +10,8 @@ import (
 )
 
 // pace sets how many runs per second the worker's node may catch up.
-func (h *testWorker) pace(rate int) {
-	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
+func (tw *testWorker) pace(rate int) {
+	tw.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
 }
 
 func TestEngine_TakesItsPartOfTheRate(t *testing.T) {

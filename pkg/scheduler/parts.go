@@ -322,8 +322,8 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 
 // notePartEnded notes that a part has ended. mod is the revision of its record.
 func (s *shardState) notePartEnded(t *state.Task, id string, p task.Part, mod int64) {
-	parent, _, is := task.ParentOf(id)
-	if !is {
+	parent, _, ok := task.ParentOf(id)
+	if !ok {
 		return
 	}
 

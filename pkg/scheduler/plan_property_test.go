@@ -14,46 +14,46 @@ import (
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
 // a plan whose commit fails leaves nothing behind but notes, and that notes do not change what is decided.
 // Every test that drives a worker by hand calls it before each round.
-func (h *testWorker) planIsHarmless(at float64) {
-	h.world.Helper()
+func (tw *testWorker) planIsHarmless(at float64) {
+	tw.world.Helper()
 
-	for _, harm := range h.effectsOfPlans(at, h.state.applyAbandoned) {
-		h.world.Error(harm)
+	for _, harm := range tw.effectsOfPlans(at, tw.state.applyAbandoned) {
+		tw.world.Error(harm)
 	}
 }
 
 // effectsOfPlans returns the differences that planIsHarmless reports. abandon is the function that abandons
 // plans.
-func (h *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
+func (tw *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
-	tasks, allAt, later, unread := slices.Clone(h.state.agenda.toExamine), h.state.agenda.examineAllAt, h.state.agenda.later.times(), maps.Clone(h.state.unread)
+	tasks, allAt, later, unread := slices.Clone(tw.state.agenda.toExamine), tw.state.agenda.examineAllAt, tw.state.agenda.later.times(), maps.Clone(tw.state.unread)
 	defer func() {
-		for _, t := range h.state.agenda.toExamine {
+		for _, t := range tw.state.agenda.toExamine {
 			t.SetListed(false)
 		}
 
-		h.state.agenda.toExamine = nil
+		tw.state.agenda.toExamine = nil
 		for _, t := range tasks {
-			h.state.agenda.examineNext(t)
+			tw.state.agenda.examineNext(t)
 		}
 
-		h.state.agenda.examineAllAt, h.state.unread, h.state.agenda.later = allAt, unread, laterTasks{}
+		tw.state.agenda.examineAllAt, tw.state.unread, tw.state.agenda.later = allAt, unread, laterTasks{}
 		for t, at := range later {
-			h.state.agenda.later.add(t, at)
+			tw.state.agenda.later.add(t, at)
 		}
 	}()
 
-	h.state.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
-	before := h.knowledge()
-	first := h.dryPlan(at, abandon)
+	tw.state.examineAll() // notes from the first plan could make the second larger, so both examine all tasks
+	before := tw.knowledge()
+	first := tw.dryPlan(at, abandon)
 
-	if after := h.knowledge(); after != before {
+	if after := tw.knowledge(); after != before {
 		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
-	h.state.examineAll()
+	tw.state.examineAll()
 
-	if second := h.dryPlan(at, abandon); first != second {
+	if second := tw.dryPlan(at, abandon); first != second {
 		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))
 	}
 
@@ -75,8 +75,8 @@ func (w *worker) planRound(now time.Time) *plan { return w.state.buildPlan(now, 
 
 // dryPlan makes a plan and abandons it. It returns what the plan would have done, without the nodes, which
 // are random.
-func (h *testWorker) dryPlan(at float64, abandon func(*plan)) string {
-	p := h.planRound(sec(at))
+func (tw *testWorker) dryPlan(at float64, abandon func(*plan)) string {
+	p := tw.planRound(sec(at))
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)
@@ -131,11 +131,11 @@ func describe(e effect) string {
 
 // knowledge returns everything on which decisions depend and which only a commit or an event may change,
 // without the notes.
-func (h *testWorker) knowledge() string {
+func (tw *testWorker) knowledge() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.state.records.WatermarkRev, h.state.records.Watermark, h.state.applied, h.state.overtaken, h.state.queued)
+	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", tw.state.records.WatermarkRev, tw.state.records.Watermark, tw.state.applied, tw.state.overtaken, tw.state.queued)
 
-	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), state.ByName) {
+	for _, t := range slices.SortedFunc(tw.state.records.Tasks.All(), state.ByName) {
 		if t.Empty() {
 			continue // a plan may forget the task
 		}
@@ -143,15 +143,15 @@ func (h *testWorker) knowledge() string {
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", t.FullName(),
 			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.FailedCommits, t.Own())
 
-		if at, ok := h.state.aside.retryAt[t]; ok {
+		if at, ok := tw.state.aside.retryAt[t]; ok {
 			fmt.Fprintf(&b, " aside %d", at)
 		}
 
 		if t.Row >= 0 {
-			fmt.Fprintf(&b, " row %+v", h.state.rows.Index.Row(t.Row))
+			fmt.Fprintf(&b, " row %+v", tw.state.rows.Index.Row(t.Row))
 		}
 
-		if span := h.state.skippedSpans[t]; span != nil {
+		if span := tw.state.skippedSpans[t]; span != nil {
 			fmt.Fprintf(&b, " skipped %d to %d, %d", span.first, span.last, span.mod)
 		}
 
@@ -174,9 +174,9 @@ func (h *testWorker) knowledge() string {
 		}
 	}
 
-	fmt.Fprintf(&b, "\nslots %v %v", h.e.cfg.Fleet.Given(placement.ProcessSlots), h.e.cfg.Fleet.Given(placement.HTTPSlots))
+	fmt.Fprintf(&b, "\nslots %v %v", tw.e.cfg.Fleet.Given(placement.ProcessSlots), tw.e.cfg.Fleet.Given(placement.HTTPSlots))
 
-	level, _ := h.e.pace.Snapshot(h.world.clock())
+	level, _ := tw.e.pace.Snapshot(tw.world.clock())
 	fmt.Fprintf(&b, ", tokens %.6f", level)
 
 	return b.String()

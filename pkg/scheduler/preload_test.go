@@ -53,60 +53,60 @@ func (w *world) preload(node string, change func(*Engine)) *preloadFixture {
 	return a
 }
 
-func (a *preloadFixture) isLoaded() {
-	a.Helper()
+func (pf *preloadFixture) isLoaded() {
+	pf.Helper()
 
 	select {
-	case <-a.loaded:
-		a.was = true
-	case err := <-a.ended:
-		a.Fatalf("the preload ended with %v", err)
+	case <-pf.loaded:
+		pf.was = true
+	case err := <-pf.ended:
+		pf.Fatalf("the preload ended with %v", err)
 	case <-time.After(time.Minute):
-		a.Fatal("the shard is not loaded")
+		pf.Fatal("the shard is not loaded")
 	}
 }
 
 // takeOver makes the node the owner. Its worker has opened the shard and has not scanned yet.
-func (a *preloadFixture) takeOver() *testWorker {
-	a.Helper()
-	fences := a.assign(a.e.cfg.Node)
+func (pf *preloadFixture) takeOver() *testWorker {
+	pf.Helper()
+	fences := pf.assign(pf.e.cfg.Node)
 
-	p := a.e.takePreload(0)
+	p := pf.e.takePreload(0)
 	if p == nil { // nothing is loaded yet
-		h := a.worker(a.e.cfg.Node, fences)
-		h.e.cfg.Now = a.e.cfg.Now
-		a.ok(h.load())
+		h := pf.worker(pf.e.cfg.Node, fences)
+		h.e.cfg.Now = pf.e.cfg.Now
+		pf.ok(h.load())
 
 		return h
 	}
 
-	h := &testWorker{worker: p.handOver(fences), world: a.world, gate: a.gate}
+	h := &testWorker{worker: p.handOver(fences), world: pf.world, gate: pf.gate}
 	f := h.preloaded
-	h.ctx, h.die = context.WithCancel(a.ctx)
-	a.gate.die = h.die
+	h.ctx, h.die = context.WithCancel(pf.ctx)
+	pf.gate.die = h.die
 	h.batches, h.leave = f.Batches, func() { f.Stop(); h.leave = func() {} }
-	a.Cleanup(func() { h.die(); h.leave() })
-	scanning, stop := context.WithCancel(a.ctx)
+	pf.Cleanup(func() { h.die(); h.leave() })
+	scanning, stop := context.WithCancel(pf.ctx)
 	defer stop()
 
-	go a.e.scans.Run(scanning)
-	_, err := h.openLoaded(a.ctx, h.batches)
-	a.ok(err)
+	go pf.e.scans.Run(scanning)
+	_, err := h.openLoaded(pf.ctx, h.batches)
+	pf.ok(err)
 
-	if err := <-a.ended; err != nil {
-		a.Errorf("the preload ended with %v", err)
+	if err := <-pf.ended; err != nil {
+		pf.Errorf("the preload ended with %v", err)
 	}
 
 	return h
 }
 
 // knows returns everything that a worker knows about its shard, for comparison.
-func (h *testWorker) knows() string {
+func (tw *testWorker) knows() string {
 	var s strings.Builder
-	m := h.state.records.Watermark
+	m := tw.state.records.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, t := range slices.SortedFunc(h.state.records.Tasks.All(), state.ByName) {
+	for _, t := range slices.SortedFunc(tw.state.records.Tasks.All(), state.ByName) {
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -125,7 +125,7 @@ func (h *testWorker) knows() string {
 			fmt.Fprintf(&s, " second %d", t.Second)
 		}
 
-		if _, uncovered := h.state.uncovered[t]; uncovered {
+		if _, uncovered := tw.state.uncovered[t]; uncovered {
 			s.WriteString(" uncovered")
 		}
 
@@ -141,7 +141,7 @@ func (h *testWorker) knows() string {
 		s.WriteByte('\n')
 	}
 
-	fmt.Fprintf(&s, "%d due", len(h.state.due))
+	fmt.Fprintf(&s, "%d due", len(tw.state.due))
 
 	return s.String()
 }
@@ -572,14 +572,14 @@ func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 }
 
 // works makes the node's engine serve the shard under fences, until the test ends.
-func (a *preloadFixture) works(f store.Fences) (ended <-chan error) {
-	a.Helper()
-	ctx, stop := context.WithCancel(a.ctx)
+func (pf *preloadFixture) works(f store.Fences) (ended <-chan error) {
+	pf.Helper()
+	ctx, stop := context.WithCancel(pf.ctx)
 	end := make(chan error, 1)
 	var all sync.WaitGroup
-	all.Go(func() { _ = a.e.Run(ctx) })
-	all.Go(func() { end <- a.e.Work(ctx, 0, f) })
-	a.Cleanup(func() { stop(); all.Wait() })
+	all.Go(func() { _ = pf.e.Run(ctx) })
+	all.Go(func() { end <- pf.e.Work(ctx, 0, f) })
+	pf.Cleanup(func() { stop(); all.Wait() })
 
 	return end
 }

@@ -356,16 +356,16 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 }
 
 // bounded is like blind, and fails if the round takes more than a few commits.
-func (h *testWorker) bounded(t *testing.T, at float64) {
+func (tw *testWorker) bounded(t *testing.T, at float64) {
 	t.Helper()
-	before := h.gate.commits
+	before := tw.gate.commits
 
-	h.gate.limit = before + 8
-	if err := h.try(at); err != nil {
-		t.Fatalf("after %d commits in one round: %v", h.gate.commits-before, err)
+	tw.gate.limit = before + 8
+	if err := tw.try(at); err != nil {
+		t.Fatalf("after %d commits in one round: %v", tw.gate.commits-before, err)
 	}
 
-	h.gate.limit = 0
+	tw.gate.limit = 0
 }
 
 // The key of a run in an inbox exists already.

@@ -169,9 +169,9 @@ func (s *shardState) needHistory(t *state.Task) { s.unread[t] = struct{}{} }
 // entries that it writes, and not the revised key. So edits can slow a shard down but never stop it.
 
 const (
-	// revisedPatience is how long the watch may take to deliver an edit before the entries are read. It
+	// revisedTimeout is how long the watch may take to deliver an edit before the entries are read. It
 	// limits how late ticks are.
-	revisedPatience = 100 * time.Millisecond
+	revisedTimeout = 100 * time.Millisecond
 	// maxOvertaken is how many commits in a row may fail because of edits before ticks are decided without
 	// moving the watermark.
 	maxOvertaken = 3
@@ -193,7 +193,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 		return err
 	}
 
-	patience := time.NewTimer(revisedPatience)
+	patience := time.NewTimer(revisedTimeout)
 	defer patience.Stop()
 
 	for !told() {
@@ -309,8 +309,8 @@ type wantedPast struct {
 	answer chan<- []background.WantedPast
 }
 
-func (r wantedPast) reviewBy(_ context.Context, w *worker) error {
-	r.answer <- w.state.rows.Wanted(&w.state.records.Tasks)
+func (p wantedPast) reviewBy(_ context.Context, w *worker) error {
+	p.answer <- w.state.rows.Wanted(&w.state.records.Tasks)
 	return nil
 }
 
@@ -321,17 +321,17 @@ type foundPast struct {
 	opening int64 // the value of worker.openings when it was requested
 }
 
-func (r foundPast) reviewBy(_ context.Context, w *worker) error {
+func (f foundPast) reviewBy(_ context.Context, w *worker) error {
 	// If the shard was opened again since, that opening has made a request of its own.
-	if r.opening != w.openings.Load() {
+	if f.opening != w.openings.Load() {
 		return nil
 	}
 
-	for i := range r.some {
-		w.state.rows.Restore(w.state.records.Tasks.Get(r.some[i].Want.Task), &r.some[i], w.state.applied)
+	for i := range f.some {
+		w.state.rows.Restore(w.state.records.Tasks.Get(f.some[i].Want.Task), &f.some[i], w.state.applied)
 	}
 
-	if r.more {
+	if f.more {
 		return nil
 	}
 
@@ -362,8 +362,8 @@ type review interface {
 	reviewBy(ctx context.Context, w *worker) error
 }
 
-// differencePatience is how long a difference between etcd and a worker may be an event on its way.
-const differencePatience = 10 * time.Second
+// differenceTimeout is how long a difference between etcd and a worker may be an event on its way.
+const differenceTimeout = 10 * time.Second
 
 // offerReview passes a review to the worker. It does not block, and returns false if the worker is busy
 // with others.
@@ -550,8 +550,8 @@ func (overdueRuns) reviewBy(ctx context.Context, w *worker) error {
 type historyPage []store.ShardEvent
 
 // reviewBy has the records of tasks that no longer exist deleted.
-func (r historyPage) reviewBy(ctx context.Context, w *worker) error {
-	orphans := w.state.records.FindOrphans(r, w.state.applied)
+func (h historyPage) reviewBy(ctx context.Context, w *worker) error {
+	orphans := w.state.records.FindOrphans(h, w.state.applied)
 	if len(orphans.Entries) == 0 {
 		return nil
 	}

@@ -21,10 +21,10 @@ type fakeHistories struct {
 
 const historiesListed = 99 // the revision of the lists
 
-func (s *fakeHistories) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+func (f *fakeHistories) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
 	for i, ref := range refs {
 		var own []store.ShardEvent
-		for n := range s.histories[i] {
+		for n := range f.histories[i] {
 			own = append(own, store.ShardEvent{ShardKey: record.ShardKey{Ref: ref, Run: task.RunID(start, "abcd")}, Key: fmt.Sprintf("%d/%d", i, n), Mod: int64(n + 1)})
 		}
 		keys = append(keys, own)
@@ -33,16 +33,16 @@ func (s *fakeHistories) HistoriesOf(_ context.Context, refs []record.Ref) (keys 
 	return keys, historiesListed, nil
 }
 
-func (s *fakeHistories) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+func (f *fakeHistories) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
 	if rev != historiesListed {
-		s.t.Errorf("records are read at revision %d, and were listed at %d", rev, historiesListed)
+		f.t.Errorf("records are read at revision %d, and were listed at %d", rev, historiesListed)
 	}
 
-	s.pages = append(s.pages, len(keys))
+	f.pages = append(f.pages, len(keys))
 	for _, key := range keys {
 		var i, n int
 		_, _ = fmt.Sscanf(key, "%d/%d", &i, &n)
-		events = append(events, store.ShardEvent{Key: key, Mod: int64(n + 1), Value: fmt.Appendf(nil, `{"state":%q}`, s.histories[i][n])})
+		events = append(events, store.ShardEvent{Key: key, Mod: int64(n + 1), Value: fmt.Appendf(nil, `{"state":%q}`, f.histories[i][n])})
 	}
 
 	return events, nil

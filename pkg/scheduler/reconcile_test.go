@@ -21,28 +21,28 @@ import (
 )
 
 // reconcile runs one period of the reconciler without its pauses.
-func (h *testWorker) reconcile() {
-	h.world.Helper()
-	h.world.ok(h.reconcileOnce())
+func (tw *testWorker) reconcile() {
+	tw.world.Helper()
+	tw.world.ok(tw.reconcileOnce())
 }
 
-func (h *testWorker) reconcileOnce() error {
-	ctx, s := h.world.ctx, h.e.cfg.Store
+func (tw *testWorker) reconcileOnce() error {
+	ctx, s := tw.world.ctx, tw.e.cfg.Store
 	keys, rev, err := s.ShardKeys(ctx, 0)
-	h.world.ok(err)
+	tw.world.ok(err)
 	runs, at, err := s.ScanActive(ctx)
-	h.world.ok(err)
+	tw.world.ok(err)
 
 	for _, r := range []review{recordListing{keys, rev}, overdueRecords{}, runListing{runs, at}, overdueRuns{}} {
-		if err := r.reviewBy(ctx, h.worker); err != nil {
+		if err := r.reviewBy(ctx, tw.worker); err != nil {
 			return err
 		}
 	}
 
 	for after := ""; ; {
 		page, next, err := s.HistoryKeys(ctx, 0, after, nil)
-		h.world.ok(err)
-		h.world.ok(historyPage(page).reviewBy(ctx, h.worker))
+		tw.world.ok(err)
+		tw.world.ok(historyPage(page).reviewBy(ctx, tw.worker))
 
 		if after = next; next == "" {
 			return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // deaf makes the worker's watch deliver nothing from now on.
-func (h *testWorker) deaf() { h.batches = nil }
+func (tw *testWorker) deaf() { tw.batches = nil }
 
 // A tick after an acknowledged edit has an outcome, although the owner's watch has delivered nothing. The
 // commit that would pass it fails, and the owner reads the entries.

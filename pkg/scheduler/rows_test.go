@@ -215,36 +215,36 @@ func rowOfState(t *state.Task) readmodel.Row {
 }
 
 // rowsMatch reports differences between the rows and the state.
-func (h *testWorker) rowsMatch() {
-	h.world.Helper()
+func (tw *testWorker) rowsMatch() {
+	tw.world.Helper()
 
-	for _, fault := range h.rowFaults() {
-		h.world.Error(fault)
+	for _, fault := range tw.rowFaults() {
+		tw.world.Error(fault)
 	}
 }
 
 // endsMatch reports differences between the rows and the history.
-func (h *testWorker) endsMatch() {
-	h.world.Helper()
+func (tw *testWorker) endsMatch() {
+	tw.world.Helper()
 
-	for _, fault := range h.endFaults() {
-		h.world.Error(fault)
+	for _, fault := range tw.endFaults() {
+		tw.world.Error(fault)
 	}
 }
 
 // endFaults compares what the rows say about ends of runs with the history in etcd, as of what the worker has applied.
 // It returns the differences. Records may have been trimmed, and ends before the shard was loaded are not known.
-func (h *testWorker) endFaults() (faults []string) {
-	ctx := context.WithoutCancel(h.world.ctx)
+func (tw *testWorker) endFaults() (faults []string) {
+	ctx := context.WithoutCancel(tw.world.ctx)
 	read := func(dir string) map[string][]end {
 		byTask := map[string][]end{}
-		res, err := h.world.client.Get(ctx, h.state.records.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(h.state.applied))
+		res, err := tw.world.client.Get(ctx, tw.state.records.Keys.Shard(0)+dir, clientPrefix, clientv3.WithRev(tw.state.applied))
 		if err != nil {
 			return nil // compacted, or the test has cut etcd off
 		}
 
 		for _, e := range res.Kvs {
-			k, ok := h.state.records.Keys.ParseShard(string(e.Key))
+			k, ok := tw.state.records.Keys.ParseShard(string(e.Key))
 			if !ok || k.Late {
 				continue
 			}
@@ -256,16 +256,16 @@ func (h *testWorker) endFaults() (faults []string) {
 		return byTask
 	}
 
-	if h.state.rows.Index == nil {
+	if tw.state.rows.Index == nil {
 		return nil // the worker has loaded nothing
 	}
-	h.state.rows.Flush(h.state.applied)
+	tw.state.rows.Flush(tw.state.applied)
 	history, dead := read("history/"), read("dead/")
 	if history == nil || dead == nil {
 		return nil
 	}
 
-	for t := range h.state.records.Tasks.All() {
+	for t := range tw.state.records.Tasks.All() {
 		name := t.FullName()
 		if !t.Present || t.Bad {
 			continue
@@ -277,7 +277,7 @@ func (h *testWorker) endFaults() (faults []string) {
 			return list
 		}
 
-		for _, fault := range faultsOfEnds(h.state.rows.Index.Row(t.Row), own(history[name]), own(dead[name]), t.Policy.History.Keep) {
+		for _, fault := range faultsOfEnds(tw.state.rows.Index.Row(t.Row), own(history[name]), own(dead[name]), t.Policy.History.Keep) {
 			faults = append(faults, fmt.Sprintf("%s: %s", name, fault))
 		}
 	}

@@ -986,8 +986,8 @@ func (s *script) requireNothingUnderWay(t *testing.T) {
 	}
 }
 
-// mostRounds limits how often an owner that commits again and again is asked to continue.
-const mostRounds = 20
+// maxRounds limits how often an owner that commits again and again is asked to continue.
+const maxRounds = 20
 
 // start lets the owner decide in a goroutine. The script answers its commits.
 func (s *script) start(o *owner) {
@@ -1038,7 +1038,7 @@ func (s *script) step(out *strings.Builder) bool {
 				return false
 			}
 
-			if o.rounds++; o.rounds > mostRounds {
+			if o.rounds++; o.rounds > maxRounds {
 				fmt.Fprintln(out, "does not come to an end")
 				return false
 			}

@@ -191,15 +191,15 @@ func isOverdueByRecords(w *world, name string, e task.Entry, create int64, mark 
 }
 
 // shownStates returns what lists and views say about the tasks.
-func (h *testWorker) shownStates() statesOf {
-	w := h.world
+func (tw *testWorker) shownStates() statesOf {
+	w := tw.world
 	w.Helper()
 	ask := func(term string) []string {
 		line, err := readmodel.ParseQueryLine(term)
 		w.ok(err)
 		q := &readmodel.Query{Filter: readmodel.Filter{Conditions: line.Conditions()}, Order: readmodel.ByName, Limit: 1000, Now: w.clock().UnixMilli()}
 		scan := readmodel.NewScan(q, "n1")
-		scan.Add(readmodel.ShardAnswer{}, h.state.rows.Index)
+		scan.Add(readmodel.ShardAnswer{}, tw.state.rows.Index)
 		answer := scan.Answer()
 
 		var names []string
@@ -242,31 +242,31 @@ func asAnyone(ctx context.Context) context.Context {
 }
 
 // agree compares what lists, the board and views say about the tasks with the records.
-func (h *testWorker) agree() {
-	h.world.Helper()
-	h.see()
-	want, got := h.world.recordedStates(), h.shownStates()
+func (tw *testWorker) agree() {
+	tw.world.Helper()
+	tw.see()
+	want, got := tw.world.recordedStates(), tw.shownStates()
 	got.onlyOnBoard = want.onlyOnBoard
 	if !reflect.DeepEqual(got, want) {
-		h.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
+		tw.world.Errorf("shown are\n %+v, recorded are\n %+v", got, want)
 	}
 
-	if unknown := h.boardAgrees(want); len(unknown) == 0 {
+	if unknown := tw.boardAgrees(want); len(unknown) == 0 {
 		return
 	}
 
 	// The owner has requested what it does not know.
-	h.serveReader(func() bool {
-		return !slices.ContainsFunc(h.board(1000).Lists.Failing, func(f task.BoardFailing) bool { return f.Run == "" })
+	tw.serveReader(func() bool {
+		return !slices.ContainsFunc(tw.board(1000).Lists.Failing, func(f task.BoardFailing) bool { return f.Run == "" })
 	})
-	h.boardAgrees(want)
+	tw.boardAgrees(want)
 }
 
 // boardAgrees compares the lists and counts of the board with the records. It returns the failing tasks that the board
 // does not know how they have failed.
-func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
-	h.world.Helper()
-	b := h.board(1000)
+func (tw *testWorker) boardAgrees(want statesOf) (unknown []string) {
+	tw.world.Helper()
+	b := tw.board(1000)
 
 	// The board shows attempts instead of tasks that run.
 	got := statesOf{running: want.running, views: want.views, onlyOnBoard: onlyOnBoard{newestDead: want.newestDead, waitingFor: b.Counts.Waiting, attempts: b.Counts.ActiveCount}}
@@ -277,13 +277,13 @@ func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 		if f.Run == "" {
 			unknown = append(unknown, name)
 			if f.State != task.Failed || f.Reason != "" || f.ExitCode != nil || !f.EndedAt.IsZero() {
-				h.world.Errorf("the board does not know how %s has failed, and shows %+v", name, f)
+				tw.world.Errorf("the board does not know how %s has failed, and shows %+v", name, f)
 			}
 			continue
 		}
 
 		if !slices.Contains(want.newestDead[name], f.Run) {
-			h.world.Errorf("the board shows that run %q of %s has failed, want one of %q", f.Run, name, want.newestDead[name])
+			tw.world.Errorf("the board shows that run %q of %s has failed, want one of %q", f.Run, name, want.newestDead[name])
 		}
 	}
 	for _, t := range b.Lists.Overdue {
@@ -306,43 +306,43 @@ func (h *testWorker) boardAgrees(want statesOf) (unknown []string) {
 		waiting += n
 	}
 
-	if got := valueOf(h.e.metrics.TasksFailing); got != float64(len(want.failing)) {
-		h.world.Errorf("carillon_tasks_failing is %g, want %d", got, len(want.failing))
+	if got := valueOf(tw.e.metrics.TasksFailing); got != float64(len(want.failing)) {
+		tw.world.Errorf("carillon_tasks_failing is %g, want %d", got, len(want.failing))
 	}
 
 	if !reflect.DeepEqual(got, want) || b.Counts.WaitingCount != waiting || listed != waiting || b.Counts.FailingCount != len(want.failing) || b.Counts.OverdueCount != len(want.overdue) || b.Counts.Tasks != len(want.views) {
-		h.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
+		tw.world.Errorf("on the board are\n %+v, counts %+v, recorded are\n %+v", got, b.Counts, want)
 	}
 
 	return unknown
 }
 
 // readPast reads how runs had ended before the shard was loaded, as the engine does in parallel with its workers.
-func (h *testWorker) readPast() {
-	h.world.Helper()
-	h.requestPast()
-	h.serveReader(func() bool { return h.state.rows.Index.Size().Unread == 0 })
+func (tw *testWorker) readPast() {
+	tw.world.Helper()
+	tw.requestPast()
+	tw.serveReader(func() bool { return tw.state.rows.Index.Size().Unread == 0 })
 }
 
 // serveReader has what was requested of the past read, and passes it to the worker, until done returns true.
-func (h *testWorker) serveReader(done func() bool) {
-	h.world.Helper()
-	ctx, cancel := context.WithCancel(h.world.ctx)
+func (tw *testWorker) serveReader(done func() bool) {
+	tw.world.Helper()
+	ctx, cancel := context.WithCancel(tw.world.ctx)
 	defer cancel()
 
 	// As in runLoop, the index is published first: the reader drops requests of a shard that is not served.
-	h.served.Store(&served{index: h.state.rows.Index})
+	tw.served.Store(&served{index: tw.state.rows.Index})
 
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = h.e.pastRuns.Run(ctx) }()
+	go func() { defer close(ended); _ = tw.e.pastRuns.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 
 	for !done() {
 		select {
-		case r := <-h.reviews:
-			h.world.ok(r.reviewBy(ctx, h.worker))
+		case r := <-tw.reviews:
+			tw.world.ok(r.reviewBy(ctx, tw.worker))
 		case <-time.After(time.Minute):
-			h.world.Fatal("the past is not read")
+			tw.world.Fatal("the past is not read")
 		}
 	}
 }

@@ -15,21 +15,21 @@ import (
 func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 
 // trimTo trims a task's history now, with other settings than those of the task.
-func (h *testWorker) trimTo(name string, history task.History) {
-	h.world.Helper()
-	h.see()
-	h.world.ok(h.e.trims.Trim(h.world.ctx, h.trimJob(name, history)))
+func (tw *testWorker) trimTo(name string, history task.History) {
+	tw.world.Helper()
+	tw.see()
+	tw.world.ok(tw.e.trims.Trim(tw.world.ctx, tw.trimJob(name, history)))
 }
 
 // trimJob returns what trimTo requests.
-func (h *testWorker) trimJob(name string, history task.History) background.Trim {
-	h.world.Helper()
-	t := h.state.records.Tasks.Get(ref(name).String())
+func (tw *testWorker) trimJob(name string, history task.History) background.Trim {
+	tw.world.Helper()
+	t := tw.state.records.Tasks.Get(ref(name).String())
 	if t == nil || !t.Present {
-		h.world.Fatalf("there is no task %s", name)
+		tw.world.Fatalf("there is no task %s", name)
 	}
 
-	job := h.state.trimOf(t, &store.ShardEvent{})
+	job := tw.state.trimOf(t, &store.ShardEvent{})
 	job.History = history
 	job.Before = 0
 
@@ -37,13 +37,13 @@ func (h *testWorker) trimJob(name string, history task.History) background.Trim 
 }
 
 // trim carries out the trims that were requested, as the engine does in parallel with its workers.
-func (h *testWorker) trim() {
-	h.world.Helper()
+func (tw *testWorker) trim() {
+	tw.world.Helper()
 
 	for {
 		select {
-		case job := <-h.e.trims.Pending():
-			h.world.ok(h.e.trims.Trim(h.world.ctx, job))
+		case job := <-tw.e.trims.Pending():
+			tw.world.ok(tw.e.trims.Trim(tw.world.ctx, job))
 		default:
 			return
 		}

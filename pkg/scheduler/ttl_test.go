@@ -13,12 +13,12 @@ import (
 func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Duration(d) } }
 
 // deleteExpired carries out the deletions that were requested, as the engine does in parallel with its workers.
-func (h *testWorker) deleteExpired() {
+func (tw *testWorker) deleteExpired() {
 	for {
 		select {
-		case b := <-h.e.ttlDeleter.Pending():
-			h.e.ttlDeleter.Delete(h.world.ctx, b)
-			h.state.examineAll()
+		case b := <-tw.e.ttlDeleter.Pending():
+			tw.e.ttlDeleter.Delete(tw.world.ctx, b)
+			tw.state.examineAll()
 		default:
 			return
 		}
@@ -27,16 +27,16 @@ func (h *testWorker) deleteExpired() {
 
 // wantDeletion decides rounds at two times. The task must exist after the first, and after the second only
 // if kept is true.
-func (h *testWorker) wantDeletion(name string, first, second float64, kept bool) {
-	h.world.Helper()
+func (tw *testWorker) wantDeletion(name string, first, second float64, kept bool) {
+	tw.world.Helper()
 
-	h.decide(first)
-	h.deleteExpired()
-	h.world.wantThere(name, true)
+	tw.decide(first)
+	tw.deleteExpired()
+	tw.world.wantThere(name, true)
 
-	h.decide(second)
-	h.deleteExpired()
-	h.world.wantThere(name, kept)
+	tw.decide(second)
+	tw.deleteExpired()
+	tw.world.wantThere(name, kept)
 }
 
 func (w *world) wantThere(name string, there bool) {

@@ -104,9 +104,9 @@ type labelReader struct {
 	specs map[record.Ref]int64
 }
 
-func (a *labelReader) Authorize(ctx context.Context, lost *store.Proof) (store.Proof, error) {
-	p, err := a.administrator.Authorize(ctx, lost)
-	p.Specs = a.specs
+func (l *labelReader) Authorize(ctx context.Context, lost *store.Proof) (store.Proof, error) {
+	p, err := l.administrator.Authorize(ctx, lost)
+	p.Specs = l.specs
 	return p, err
 }
 

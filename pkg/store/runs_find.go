@@ -55,41 +55,41 @@ type runSearch struct {
 }
 
 // isFull reports whether the search has found as many runs as were asked for.
-func (f *runSearch) isFull() bool { return len(f.ids) >= f.most }
+func (s *runSearch) isFull() bool { return len(s.ids) >= s.most }
 
 // add adds a run if it is one that is searched for. It may be called again for the same run.
-func (f *runSearch) add(ref record.Ref, id string) {
-	if f.isFull() || ref.Namespace != f.namespace || !strings.HasPrefix(id, f.idPrefix) || task.IsPart(id) {
+func (s *runSearch) add(ref record.Ref, id string) {
+	if s.isFull() || ref.Namespace != s.namespace || !strings.HasPrefix(id, s.idPrefix) || task.IsPart(id) {
 		return
 	}
 
-	for i := range f.ids {
-		if f.ids[i] == id && f.refs[i] == ref {
+	for i := range s.ids {
+		if s.ids[i] == id && s.refs[i] == ref {
 			return
 		}
 	}
 
-	f.refs, f.ids = append(f.refs, ref), append(f.ids, id)
+	s.refs, s.ids = append(s.refs, ref), append(s.ids, id)
 }
 
 // addKey adds the run of a key in a queue or a history. A late result is not a run.
-func (f *runSearch) addKey(key string) {
-	if k, ok := f.keys.ParseShard(key); ok && !k.Late {
-		f.add(k.Ref, k.Run)
+func (s *runSearch) addKey(key string) {
+	if k, ok := s.keys.ParseShard(key); ok && !k.Late {
+		s.add(k.Ref, k.Run)
 	}
 }
 
 // searchInboxes adds the active runs, and sets the revision of the search.
-func (f *runSearch) searchInboxes(ctx context.Context) error {
-	all, rev, err := f.getAll(ctx, f.keys.Runs(), clientv3.WithKeysOnly())
+func (s *runSearch) searchInboxes(ctx context.Context) error {
+	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
 	if err != nil {
 		return err
 	}
 
-	f.rev = rev
+	s.rev = rev
 	for _, e := range all {
-		if k, ok := f.keys.ParseRun(string(e.Key)); ok {
-			f.add(k.Ref, k.Run)
+		if k, ok := s.keys.ParseRun(string(e.Key)); ok {
+			s.add(k.Ref, k.Run)
 		}
 	}
 
@@ -105,20 +105,20 @@ type runDirectory struct {
 }
 
 // searchShards adds the runs in the queues and the histories of all shards.
-func (f *runSearch) searchShards(ctx context.Context, shards int) error {
+func (s *runSearch) searchShards(ctx context.Context, shards int) error {
 	var all []runDirectory
 	var ops []clientv3.Op
 	for id := range shards {
-		for _, prefix := range []string{f.keys.Queue(id) + f.namespace + "/", f.keys.History(id) + f.namespace + "/"} {
+		for _, prefix := range []string{s.keys.Queue(id) + s.namespace + "/", s.keys.History(id) + s.namespace + "/"} {
 			all = append(all, runDirectory{shard: id, prefix: prefix})
-			ops = append(ops, opBelow(prefix, f.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys)))
+			ops = append(ops, opBelow(prefix, s.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys)))
 		}
 	}
 
 	var long []runDirectory
-	err := f.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+	err := s.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
 		for _, e := range r.Kvs {
-			f.addKey(string(e.Key))
+			s.addKey(string(e.Key))
 		}
 
 		if r.More && len(r.Kvs) > 0 {
@@ -127,17 +127,17 @@ func (f *runSearch) searchShards(ctx context.Context, shards int) error {
 			long = append(long, d)
 		}
 	})
-	if err != nil || len(long) == 0 || f.isFull() {
+	if err != nil || len(long) == 0 || s.isFull() {
 		return err
 	}
 
-	return f.searchLong(ctx, long)
+	return s.searchLong(ctx, long)
 }
 
 // searchLong adds the runs in directories with many keys. It searches a directory by task if that costs less than to read
 // all its keys.
-func (f *runSearch) searchLong(ctx context.Context, long []runDirectory) error {
-	tasks, err := f.tasksOf(ctx, long)
+func (s *runSearch) searchLong(ctx context.Context, long []runDirectory) error {
+	tasks, err := s.tasksOf(ctx, long)
 	if err != nil {
 		return err
 	}
@@ -160,37 +160,37 @@ func (f *runSearch) searchLong(ctx context.Context, long []runDirectory) error {
 
 	// The history may contain runs of a task that has been deleted meanwhile. eachDirectory finds them, too.
 	reads := func(d directory) []clientv3.Op {
-		return []clientv3.Op{opBelow(d.prefix()+f.idPrefix, f.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys))}
+		return []clientv3.Op{opBelow(d.prefix()+s.idPrefix, s.rev, clientv3.WithKeysOnly(), clientv3.WithLimit(firstKeys))}
 	}
-	err = f.eachDirectory(ctx, parents, known, f.rev, reads, func(d directory, _ int, r *etcdserverpb.RangeResponse) {
+	err = s.eachDirectory(ctx, parents, known, s.rev, reads, func(d directory, _ int, r *etcdserverpb.RangeResponse) {
 		for _, e := range r.Kvs {
-			f.addKey(string(e.Key))
+			s.addKey(string(e.Key))
 		}
 		if r.More && len(r.Kvs) > 0 {
-			rest = append(rest, keyRange{keyAfter(r.Kvs), clientv3.GetPrefixRangeEnd(d.prefix() + f.idPrefix)})
+			rest = append(rest, keyRange{keyAfter(r.Kvs), clientv3.GetPrefixRangeEnd(d.prefix() + s.idPrefix)})
 		}
 	})
 	if err != nil {
 		return err
 	}
 
-	return f.eachKeyIn(ctx, rest, f.addKey)
+	return s.eachKeyIn(ctx, rest, s.addKey)
 }
 
 // tasksOf returns the names of the tasks that the shards of some directories have in the namespace, by shard.
-func (f *runSearch) tasksOf(ctx context.Context, dirs []runDirectory) (map[int][]string, error) {
+func (s *runSearch) tasksOf(ctx context.Context, dirs []runDirectory) (map[int][]string, error) {
 	names := make(map[int][]string, len(dirs))
 	var entries []keyRange
 	for _, d := range dirs {
 		if _, is := names[d.shard]; !is {
 			names[d.shard] = nil
-			prefix := f.keys.Entries(d.shard) + f.namespace + "/"
+			prefix := s.keys.Entries(d.shard) + s.namespace + "/"
 			entries = append(entries, keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix)})
 		}
 	}
 
-	err := f.eachKeyIn(ctx, entries, func(key string) {
-		if k, ok := f.keys.ParseShard(key); ok {
+	err := s.eachKeyIn(ctx, entries, func(key string) {
+		if k, ok := s.keys.ParseShard(key); ok {
 			names[k.Ref.Shard] = append(names[k.Ref.Shard], k.Ref.Name)
 		}
 	})
@@ -203,17 +203,17 @@ type keyRange struct{ from, end string }
 
 // eachKeyIn calls visit for every key in some ranges, until the search is full. It reads many ranges in a transaction, and
 // what is left of long ones in further transactions.
-func (f *runSearch) eachKeyIn(ctx context.Context, pending []keyRange, visit func(key string)) error {
-	for len(pending) > 0 && !f.isFull() {
+func (s *runSearch) eachKeyIn(ctx context.Context, pending []keyRange, visit func(key string)) error {
+	for len(pending) > 0 && !s.isFull() {
 		some := pending[:min(len(pending), rangesAtOnce)]
 		pending = pending[len(some):]
 
 		var ops []clientv3.Op
 		for _, r := range some {
-			ops = append(ops, clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithLimit(keysPerRange), clientv3.WithRev(f.rev), clientv3.WithKeysOnly()))
+			ops = append(ops, clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithLimit(keysPerRange), clientv3.WithRev(s.rev), clientv3.WithKeysOnly()))
 		}
 
-		err := f.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+		err := s.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
 			for _, e := range r.Kvs {
 				visit(string(e.Key))
 			}

@@ -63,8 +63,8 @@ func (p Past) Run() string {
 	return run
 }
 
-// mostTrims is how many records one transaction deletes at most.
-const mostTrims = 96
+// maxTrims is how many records one transaction deletes at most.
+const maxTrims = 96
 
 // TrimHistory deletes the given records from the history of a task. It deletes key by key, so
 // that a record which was added since they were listed remains, wherever it is.
@@ -74,7 +74,7 @@ const mostTrims = 96
 // hold; transactions before that remain applied.
 func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone []Past) error {
 	history := s.keys.HistoryOf(ref) // not keys.Ended: an id that looks like that of a part is also to go
-	for some := range slices.Chunk(gone, mostTrims) {
+	for some := range slices.Chunk(gone, maxTrims) {
 		ops := make([]clientv3.Op, len(some))
 		for i, p := range some {
 			ops[i] = clientv3.OpDelete(history + p.ID)
@@ -108,7 +108,7 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	// going until now, so the order of the writes counts.
 	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
 
-	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) {
+	for some := range slices.Chunk(all[:len(all)-KeepDead], maxTrims) {
 		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
 		for _, e := range some {
 			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))

@@ -179,7 +179,7 @@ type PastRecord struct {
 }
 
 // MaxFold is how many records one fold deletes at most.
-const MaxFold = mostTrims
+const MaxFold = maxTrims
 
 // ReadToFold reads the values of records in a task's history, at most MaxFold, and of the newest chunk of its ledger. It
 // omits records that are gone or that were changed since they were listed. since is the id of a chunk: only that one and

@@ -236,9 +236,9 @@ func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 type conflictBackoff struct{ wait time.Duration }
 
 // waitBackoff waits before the next attempt. It returns the error of ctx if that ends first.
-func (a *conflictBackoff) waitBackoff(ctx context.Context) error {
-	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
-	if !clock.Sleep(ctx, a.wait) {
+func (c *conflictBackoff) waitBackoff(ctx context.Context) error {
+	c.wait = min(max(2*c.wait, 20*time.Millisecond), time.Second)
+	if !clock.Sleep(ctx, c.wait) {
 		return context.Cause(ctx)
 	}
 

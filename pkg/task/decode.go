@@ -79,7 +79,7 @@ func (l *Limits) refuseNone(b []byte) error {
 	limits := reflect.ValueOf(l).Elem()
 	for _, f := range reflect.VisibleFields(limits.Type()) {
 		name := nameOf(f)
-		if v, is := said.Action.Process.Limits[name]; is && string(v) != "null" && limits.FieldByIndex(f.Index).IsZero() {
+		if v, ok := said.Action.Process.Limits[name]; ok && string(v) != "null" && limits.FieldByIndex(f.Index).IsZero() {
 			return Invalid(CodeOutOfRange, "action.process.limits."+name, "0 is not a limit; omit the field for no limit")
 		}
 	}

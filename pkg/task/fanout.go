@@ -88,12 +88,12 @@ func (s Succeed) Need(n int) (int, error) {
 		return 1, nil
 	}
 
-	percent, is := strings.CutSuffix(text, "%")
+	percent, ok := strings.CutSuffix(text, "%")
 	v, err := strconv.Atoi(percent)
 	switch {
-	case err != nil || v < 1 || is && v > 100 || v > MaxParts:
+	case err != nil || v < 1 || ok && v > 100 || v > MaxParts:
 		return 0, Invalid(CodeBadValue, "target.succeed", "%s is not all, any, a number of parts from 1 to %d, or a percentage from 1%% to 100%%", Quote(text), MaxParts)
-	case is:
+	case ok:
 		return max(1, (n*v+99)/100), nil
 	}
 
@@ -388,8 +388,8 @@ func ParentOf(id string) (parent string, index int, is bool) {
 
 // IsPart reports whether an id belongs to a part.
 func IsPart(id string) bool {
-	_, _, is := ParentOf(id)
-	return is
+	_, _, ok := ParentOf(id)
+	return ok
 }
 
 // PartNumbers contains numbers of parts in ascending order. In JSON it is a string with ranges, such as "0-41,43". The

@@ -19,8 +19,8 @@ func TestParts_AreKnownByTheirIDs(t *testing.T) {
 
 		for _, i := range []int{0, 7, MaxParts - 1} {
 			id := PartID(parent, i)
-			if of, index, is := ParentOf(id); of != parent || index != i || !is {
-				t.Errorf("%s is part %d of %q: %t", id, index, of, is)
+			if of, index, ok := ParentOf(id); of != parent || index != i || !ok {
+				t.Errorf("%s is part %d of %q: %t", id, index, of, ok)
 			}
 
 			if TriggerOfRunID(id) != TriggerPart || !RunBelongs(id, "k3f9abcd") && parent[len(idTime)+1] == 'k' {

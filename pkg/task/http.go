@@ -196,7 +196,7 @@ func eachString(field string, v any, visit func(field, s string)) {
 func (h *HTTP) secretRefs() []string {
 	var list []string
 	for _, s := range []string{h.URL, h.Body} {
-		if ref, is := strings.CutPrefix(s, SecretRefPrefix); is {
+		if ref, ok := strings.CutPrefix(s, SecretRefPrefix); ok {
 			list = append(list, ref)
 		}
 	}
@@ -209,7 +209,7 @@ func (h *HTTP) secretRefs() []string {
 	}
 
 	for _, r := range h.refs() {
-		if ref, is := strings.CutPrefix(r.ref, SecretRefPrefix); is {
+		if ref, ok := strings.CutPrefix(r.ref, SecretRefPrefix); ok {
 			list = append(list, ref)
 		}
 	}
@@ -289,7 +289,7 @@ func (h *HTTP) validateHeaders(field string) error {
 		}
 
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if other, is := seen[canonical]; is {
+		if other, ok := seen[canonical]; ok {
 			return Invalid(CodeDuplicate, field+"."+name, "is the same header as %s", Quote(other))
 		}
 		seen[canonical] = name

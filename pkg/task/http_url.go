@@ -16,7 +16,7 @@ func (h *HTTP) URLSecret() (ref string, ok bool) { return strings.CutPrefix(h.UR
 
 // checkURL checks the URL of an action: a template, or a reference to a secret.
 func checkURL(field, s string) error {
-	if ref, is := strings.CutPrefix(s, SecretRefPrefix); is {
+	if ref, ok := strings.CutPrefix(s, SecretRefPrefix); ok {
 		return checkSecretRef(field, ref)
 	}
 

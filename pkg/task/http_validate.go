@@ -162,7 +162,7 @@ func (h *HTTP) validateBody(field string) error {
 
 	// The body may be any text, but one that begins like a reference to a secret must be one: otherwise a misspelled
 	// reference would be sent to the target.
-	if ref, is := strings.CutPrefix(h.Body, SecretRefPrefix); is {
+	if ref, ok := strings.CutPrefix(h.Body, SecretRefPrefix); ok {
 		return checkSecretRef(field+".body", ref)
 	}
 
@@ -294,8 +294,8 @@ func (h *HTTP) validateTLS(field string) error {
 			continue
 		}
 
-		ref, is := strings.CutPrefix(f.ref, SecretRefPrefix)
-		if !is {
+		ref, ok := strings.CutPrefix(f.ref, SecretRefPrefix)
+		if !ok {
 			return Invalid(CodeBadValue, field+"."+f.name, "%s is not secret:NAME/KEY", Quote(f.ref))
 		}
 		if err := checkSecretRef(field+"."+f.name, ref); err != nil {
@@ -362,7 +362,7 @@ func checkPointer(field, p string) error {
 }
 
 // refuseNone rejects an explicit limit of 0. An absent limit is also stored as 0, which means the default.
-func (l HTTPLimit) refuseNone(b []byte) error {
+func (h HTTPLimit) refuseNone(b []byte) error {
 	var said struct {
 		Action struct {
 			HTTP struct{ Limit map[string]json.RawMessage }
@@ -375,8 +375,8 @@ func (l HTTPLimit) refuseNone(b []byte) error {
 	for _, f := range []struct {
 		name string
 		none bool
-	}{{"body", l.Body == 0}, {"per_target", l.PerTarget == 0}} {
-		if v, is := said.Action.HTTP.Limit[f.name]; is && f.none && string(v) != "null" {
+	}{{"body", h.Body == 0}, {"per_target", h.PerTarget == 0}} {
+		if v, ok := said.Action.HTTP.Limit[f.name]; ok && f.none && string(v) != "null" {
 			return Invalid(CodeOutOfRange, "action.http.limit."+f.name, "0 is not a limit; omit the field for the default")
 		}
 	}
@@ -424,8 +424,8 @@ func (s *Spec) checkRefs(list []fieldRef) error {
 			return Invalid(CodeBadValue, r.field, "%s requires a task with parts: target.count or target.parts", Quote("${"+r.ref+"}"))
 		}
 
-		name, is := strings.CutPrefix(r.ref, EnvRefPrefix)
-		if is && !slices.Contains(s.Accept.Env, name) {
+		name, ok := strings.CutPrefix(r.ref, EnvRefPrefix)
+		if ok && !slices.Contains(s.Accept.Env, name) {
 			return Invalid(CodeBadValue, r.field, "%s has a value only if manual runs may set it: add %s to accept.env", Quote("${"+r.ref+"}"), name)
 		}
 	}

@@ -229,7 +229,7 @@ func (f EnvFrom) validate(field string) error {
 		if err := CheckVariable(field+".keys."+name, f.Prefix+to); err != nil {
 			return err
 		}
-		if other, is := taken[to]; is {
+		if other, ok := taken[to]; ok {
 			return Invalid(CodeDuplicate, field+".keys."+name, "becomes %s, as does %s", Quote(to), Quote(other))
 		}
 

@@ -407,8 +407,8 @@ type AttemptStatus struct {
 }
 
 // CopyTo copies the report of an attempt into its run.
-func (t AttemptStatus) CopyTo(r *Run) {
-	r.StatusReport = t.StatusReport
+func (a AttemptStatus) CopyTo(r *Run) {
+	r.StatusReport = a.StatusReport
 }
 
 // Usage is the resources that the processes of an attempt used. 0 means less than the unit, or unknown.

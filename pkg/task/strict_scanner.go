@@ -20,110 +20,110 @@ func isStrictJSON(b []byte, t reflect.Type, nullInMaps bool) bool {
 }
 
 // nextToken skips spaces and returns the first byte of the next token, or 0 at the end.
-func (g *strictScanner) nextToken() byte {
-	for i, c := range g.rest {
+func (ss *strictScanner) nextToken() byte {
+	for i, c := range ss.rest {
 		if c > ' ' {
-			g.rest = g.rest[i:]
+			ss.rest = ss.rest[i:]
 			return c
 		}
 	}
 
-	g.rest = nil
+	ss.rest = nil
 
 	return 0
 }
 
 // scanValue scans one value.
-func (g *strictScanner) scanValue(t reflect.Type, depth int, nullable bool) bool {
+func (ss *strictScanner) scanValue(t reflect.Type, depth int, nullable bool) bool {
 	if depth > MaxDepth {
 		return false
 	}
 
 	t = receivingType(t)
 
-	switch g.nextToken() {
+	switch ss.nextToken() {
 	case '{':
-		return g.scanObject(t, depth)
+		return ss.scanObject(t, depth)
 	case '[':
-		return g.scanList(t, depth)
+		return ss.scanList(t, depth)
 	case '"':
-		g.scanString()
+		ss.scanString()
 		return true
 	case 0:
 		return false
 	case 'n':
-		g.rest = g.rest[min(len("null"), len(g.rest)):]
+		ss.rest = ss.rest[min(len("null"), len(ss.rest)):]
 		return nullable || t == nil || t.Kind() == reflect.Interface
 	}
 
-	return g.scanWord()
+	return ss.scanWord()
 }
 
 // scanWord scans a number, true or false.
-func (g *strictScanner) scanWord() bool {
-	for i, c := range g.rest {
+func (ss *strictScanner) scanWord() bool {
+	for i, c := range ss.rest {
 		if c <= ' ' || c == ',' || c == ']' || c == '}' {
-			g.rest = g.rest[i:]
+			ss.rest = ss.rest[i:]
 			return i > 0
 		}
 	}
 
-	g.rest = nil
+	ss.rest = nil
 
 	return true
 }
 
 // scanString scans a string. plain is true if the string contains no escape sequences.
-func (g *strictScanner) scanString() (s []byte, plain bool) {
-	if g.nextToken() != '"' {
+func (ss *strictScanner) scanString() (s []byte, plain bool) {
+	if ss.nextToken() != '"' {
 		return nil, false
 	}
 
 	plain = true
-	for i := 1; i < len(g.rest); i++ {
-		switch g.rest[i] {
+	for i := 1; i < len(ss.rest); i++ {
+		switch ss.rest[i] {
 		case '\\':
 			plain = false
 			i++
 		case '"':
-			s, g.rest = g.rest[1:i], g.rest[i+1:]
+			s, ss.rest = ss.rest[1:i], ss.rest[i+1:]
 			return s, plain
 		}
 	}
 
-	g.rest = nil
+	ss.rest = nil
 
 	return nil, false
 }
 
 // scanList scans a list.
-func (g *strictScanner) scanList(t reflect.Type, depth int) bool {
-	g.rest = g.rest[1:]
-	for inner := elemType(t); g.nextToken() != ']'; {
-		if !g.scanValue(inner, depth+1, false) {
+func (ss *strictScanner) scanList(t reflect.Type, depth int) bool {
+	ss.rest = ss.rest[1:]
+	for inner := elemType(t); ss.nextToken() != ']'; {
+		if !ss.scanValue(inner, depth+1, false) {
 			return false
 		}
 
-		if g.nextToken() == ',' {
-			g.rest = g.rest[1:]
+		if ss.nextToken() == ',' {
+			ss.rest = ss.rest[1:]
 		}
 	}
 
-	g.rest = g.rest[1:]
+	ss.rest = ss.rest[1:]
 
 	return true
 }
 
 // scanObject scans an object.
-func (g *strictScanner) scanObject(t reflect.Type, depth int) bool {
+func (ss *strictScanner) scanObject(t reflect.Type, depth int) bool {
 	const most = 64 // with more keys, the linear search for duplicates is slower than checker
 	var few [16][]byte
 	seen := few[:0]
-	nullable := t == nil || t.Kind() != reflect.Map || g.nullInMaps
+	nullable := t == nil || t.Kind() != reflect.Map || ss.nullInMaps
 
-	g.rest = g.rest[1:]
-	for g.nextToken() != '}' {
-		key, plain := g.scanString()
+	ss.rest = ss.rest[1:]
+	for ss.nextToken() != '}' {
+		key, plain := ss.scanString()
 		if !plain || len(seen) == most {
 			return false
 		}
@@ -136,21 +136,21 @@ func (g *strictScanner) scanObject(t reflect.Type, depth int) bool {
 
 		seen = append(seen, key)
 		inner, ok := innerType(t, key)
-		if !ok || g.nextToken() != ':' {
+		if !ok || ss.nextToken() != ':' {
 			return false
 		}
 
-		g.rest = g.rest[1:]
-		if !g.scanValue(inner, depth+1, nullable) {
+		ss.rest = ss.rest[1:]
+		if !ss.scanValue(inner, depth+1, nullable) {
 			return false
 		}
 
-		if g.nextToken() == ',' {
-			g.rest = g.rest[1:]
+		if ss.nextToken() == ',' {
+			ss.rest = ss.rest[1:]
 		}
 	}
 
-	g.rest = g.rest[1:]
+	ss.rest = ss.rest[1:]
 
 	return true
 }

@@ -92,93 +92,93 @@ func New(f *factory.Factory) *Operation {
 }
 
 // applyAll reads and checks all files, and sends the tasks if all files are valid.
-func (r *Operation) applyAll(ctx context.Context) error {
-	if err := r.readFiles(ctx); err != nil {
+func (op *Operation) applyAll(ctx context.Context) error {
+	if err := op.readFiles(ctx); err != nil {
 		return err
 	}
 
-	if r.prune != nil {
-		r.prune.keepApplied(r)
+	if op.prune != nil {
+		op.prune.keepApplied(op)
 	}
 
-	if len(r.codes) > 0 {
-		if r.ForPeople() && len(r.Objects)+len(r.streams) > 0 {
-			r.Note("nothing was sent")
+	if len(op.codes) > 0 {
+		if op.ForPeople() && len(op.Objects)+len(op.streams) > 0 {
+			op.Note("nothing was sent")
 		}
-		return failure.AlreadyReported(r.codes)
+		return failure.AlreadyReported(op.codes)
 	}
 
-	return r.Deliver(ctx)
+	return op.Deliver(ctx)
 }
 
 // Deliver sends the tasks that were read, and prints the results.
-func (r *Operation) Deliver(ctx context.Context) error {
-	c, err := r.Connect()
+func (op *Operation) Deliver(ctx context.Context) error {
+	c, err := op.Connect()
 	if err != nil {
 		return err
 	}
 
 	// The tasks to delete are confirmed before anything is written.
-	if r.prune != nil {
-		if err := r.prune.findAndConfirm(ctx, r, c); err != nil {
+	if op.prune != nil {
+		if err := op.prune.findAndConfirm(ctx, op, c); err != nil {
 			return err
 		}
 	}
 
-	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
-		r.told = batch.NewApplyProgress(r.Files.Factory, r.totalTasks())
+	if _, tty := op.Terminal(op.Out); op.diff == nil || !tty {
+		op.told = batch.NewApplyProgress(op.Files.Factory, op.totalTasks())
 	}
 
-	err = r.sendTasks(ctx, c)
-	r.told.Close()
+	err = op.sendTasks(ctx, c)
+	op.told.Close()
 
 	// Tasks are deleted last, and only if everything was applied.
 	switch {
-	case err == nil && r.prune != nil:
-		err = r.prune.deleteUnchanged(ctx, r, c)
-		r.printSummary()
+	case err == nil && op.prune != nil:
+		err = op.prune.deleteUnchanged(ctx, op, c)
+		op.printSummary()
 	case err == nil:
-		r.printSummary()
-	case !r.dry && (r.doneCount() > 0 || ctx.Err() != nil):
-		r.printTasks()
-		if r.ForPeople() {
-			r.Note("%d tasks were applied; to continue, run the same command again", r.doneCount())
+		op.printSummary()
+	case !op.dry && (op.doneCount() > 0 || ctx.Err() != nil):
+		op.printTasks()
+		if op.ForPeople() {
+			op.Note("%d tasks were applied; to continue, run the same command again", op.doneCount())
 		}
 	}
 
 	if ctx.Err() == nil {
-		err = errors.Join(r.Emit(), err)
+		err = errors.Join(op.Emit(), err)
 	}
 
 	if err != nil {
 		return err
 	}
 
-	return failure.AlreadyReported(r.codes)
+	return failure.AlreadyReported(op.codes)
 }
 
 // reportError prints an error, or only counts it if many were printed already.
-func (r *Operation) reportError(err error) {
-	if len(r.codes) < batch.Few {
-		r.codes = append(r.codes, r.told.Report(r.Factory, err))
+func (op *Operation) reportError(err error) {
+	if len(op.codes) < batch.Few {
+		op.codes = append(op.codes, op.told.Report(op.Factory, err))
 		return
 	}
 
-	if len(r.codes) == batch.Few {
-		r.told.Print(r.Factory, "more tasks failed; their errors are not shown")
+	if len(op.codes) == batch.Few {
+		op.told.Print(op.Factory, "more tasks failed; their errors are not shown")
 	}
 
-	r.codes = append(r.codes, r.Explain(err).Exit)
+	op.codes = append(op.codes, op.Explain(err).Exit)
 }
 
 // batchOptions returns the options of the request.
-func (r *Operation) batchOptions() client.BatchOptions {
-	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, r.Format)}
-	if r.diff != nil {
+func (op *Operation) batchOptions() client.BatchOptions {
+	o := client.BatchOptions{DryRun: op.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, op.Format)}
+	if op.diff != nil {
 		o.Full = false
 	}
 
-	if total := r.totalTasks(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
+	if total := op.totalTasks(); op.diff == nil && total > batch.Few || total > manyDiffs || op.Format == output.FormatName {
 		o.Ticks = -1 // the ticks would not be printed
 	}
 
@@ -187,7 +187,7 @@ func (r *Operation) batchOptions() client.BatchOptions {
 
 // sendTasks sends all tasks in their order. Tasks are read, sent and answered at the same time, so any number
 // of tasks needs a bounded amount of memory.
-func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
+func (op *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 	sent := make(chan manifest.Object, 64<<10) // the tasks that wait for an answer, in order
 	faults := make(chan error, batch.Few)
 	quit := make(chan struct{})
@@ -195,9 +195,9 @@ func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 
 	specs := func(yield func(task.Spec) bool) {
 		defer close(faults)
-		for o, err := range r.allTasks() {
+		for o, err := range op.allTasks() {
 			if err == nil {
-				err = r.checkTask(o)
+				err = op.checkTask(o)
 			}
 
 			if err != nil {
@@ -221,12 +221,12 @@ func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 		}
 	}
 
-	if len(r.Objects) == 0 && len(r.streams) == 0 {
+	if len(op.Objects) == 0 && len(op.streams) == 0 {
 		return nil
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, r.batchOptions()))
+	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, op.batchOptions()))
 	defer func() { cancel(); <-gone }()
 
 	for answers != nil || faults != nil {
@@ -236,7 +236,7 @@ func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 				faults = nil
 				continue
 			}
-			r.reportError(err)
+			op.reportError(err)
 		case a, more := <-answers:
 			if !more {
 				answers = nil
@@ -246,27 +246,27 @@ func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 			if a.Err != nil {
 				return a.Err
 			}
-			if err := r.recordResult(<-sent, a.BatchResult); err != nil {
+			if err := op.recordResult(<-sent, a.BatchResult); err != nil {
 				return err
 			}
 		}
 
-		r.told.Step(r.doneCount(), len(r.codes))
+		op.told.Step(op.doneCount(), len(op.codes))
 	}
 
 	return nil
 }
 
 // recordResult records the result of a task, and prints it if each task has its own line.
-func (r *Operation) recordResult(o manifest.Object, b client.BatchResult) error {
+func (op *Operation) recordResult(o manifest.Object, b client.BatchResult) error {
 	if err := b.Err(); err != nil {
-		r.reportError(Locate(o, err))
+		op.reportError(Locate(o, err))
 		return nil
 	}
 
-	r.counts[b.Result]++
-	if r.diff != nil {
-		return r.diff.recordResult(r, o, b)
+	op.counts[b.Result]++
+	if op.diff != nil {
+		return op.diff.recordResult(op, o, b)
 	}
 
 	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result, DryRun: b.Change}
@@ -276,59 +276,59 @@ func (r *Operation) recordResult(o manifest.Object, b client.BatchResult) error 
 	}
 
 	t.Warnings, t.WarningDetails = b.Warnings, b.WarningDetails
-	r.printWarnings(t)
+	op.printWarnings(t)
 
-	return r.recordTask(t)
+	return op.recordTask(t)
 }
 
 // printWarnings prints the warnings of the first tasks that have some, and counts the others.
-func (r *Operation) printWarnings(t client.Task) {
+func (op *Operation) printWarnings(t client.Task) {
 	if len(t.Warnings) == 0 {
 		return
 	}
 
-	if r.warned < batch.Few {
-		selection.PrintWarnings(r.Files.Factory, t)
+	if op.warned < batch.Few {
+		selection.PrintWarnings(op.Files.Factory, t)
 	}
 
-	r.warned++
+	op.warned++
 }
 
 // recordTask records or prints the result of a task.
-func (r *Operation) recordTask(t client.Task) error {
+func (op *Operation) recordTask(t client.Task) error {
 	switch {
-	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
-		return output.EmitList(&r.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) }, nil)
+	case op.Format == output.FormatName, op.Format == output.FormatJSONL:
+		return output.EmitList(&op.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(op.Files.Factory, t) }, nil)
 
-	case !r.ForPeople():
-		r.applied = append(r.applied, t)
-	case r.doneCount() <= batch.Few && !r.told.HasMany():
-		r.held = append(r.held, r.resultLines(t)...)
+	case !op.ForPeople():
+		op.applied = append(op.applied, t)
+	case op.doneCount() <= batch.Few && !op.told.HasMany():
+		op.held = append(op.held, op.resultLines(t)...)
 	}
 
 	return nil
 }
 
 // resultLines returns the text about the result of a task.
-func (r *Operation) resultLines(t client.Task) []string {
-	name := selection.Show(r.Files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
+func (op *Operation) resultLines(t client.Task) []string {
+	name := selection.Show(op.Files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 
 	if t.DryRun != nil {
-		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, ChangeText(r.Files.Factory, t.DryRun, t.Timezone)...)
+		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, ChangeText(op.Files.Factory, t.DryRun, t.Timezone)...)
 	}
 
 	next := ""
 	if t.Result != client.Deleted {
-		next = view.NextText(r.Files.Factory, t)
+		next = view.NextText(op.Files.Factory, t)
 	}
 
 	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
 }
 
 // doneCount returns the number of tasks with a result.
-func (r *Operation) doneCount() int {
+func (op *Operation) doneCount() int {
 	n := 0
-	for _, c := range r.counts {
+	for _, c := range op.counts {
 		n += c
 	}
 	return n
@@ -346,66 +346,66 @@ func Locate(o manifest.Object, err error) error {
 
 // printTasks prints a line for each task, unless there are too many. It prints the result of a dry run even
 // with --quiet, because that is what the user requested.
-func (r *Operation) printTasks() {
-	if r.doneCount() > batch.Few {
+func (op *Operation) printTasks() {
+	if op.doneCount() > batch.Few {
 		return
 	}
 
-	for _, line := range r.held {
-		if r.dry && r.ForPeople() {
-			fmt.Fprintln(r.Out, r.Plain(line))
+	for _, line := range op.held {
+		if op.dry && op.ForPeople() {
+			fmt.Fprintln(op.Out, op.Plain(line))
 			continue
 		}
-		r.Say("%s", line)
+		op.Say("%s", line)
 	}
 }
 
 // printSummary prints the number of tasks for each result.
-func (r *Operation) printSummary() {
-	if r.diff != nil {
-		r.diff.printSummary(r)
+func (op *Operation) printSummary() {
+	if op.diff != nil {
+		op.diff.printSummary(op)
 		return
 	}
 
-	r.printTasks()
-	total := r.doneCount() + len(r.codes)
+	op.printTasks()
+	total := op.doneCount() + len(op.codes)
 	if total < 2 {
 		return
 	}
 
 	var parts []string
 	for _, what := range []string{client.Created, client.Configured, client.Unchanged} {
-		parts = append(parts, fmt.Sprintf("%d %s", r.counts[what], what))
+		parts = append(parts, fmt.Sprintf("%d %s", op.counts[what], what))
 	}
 
-	if r.prune != nil {
-		parts = append(parts, fmt.Sprintf("%d %s", r.counts[client.Deleted], client.Deleted))
+	if op.prune != nil {
+		parts = append(parts, fmt.Sprintf("%d %s", op.counts[client.Deleted], client.Deleted))
 	}
 
-	if n := len(r.codes); n > 0 {
+	if n := len(op.codes); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", n))
 	}
 
-	if r.warned > batch.Few && r.ForPeople() {
-		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-batch.Few)
+	if op.warned > batch.Few && op.ForPeople() {
+		op.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", op.warned-batch.Few)
 	}
 
 	dry := ""
-	if r.dry {
+	if op.dry {
 		dry = " (dry run: nothing was written)"
 	}
 
-	r.Say("%d tasks: %s%s", total, strings.Join(parts, ", "), dry)
+	op.Say("%d tasks: %s%s", total, strings.Join(parts, ", "), dry)
 }
 
 // Emit prints the tasks in formats that contain all tasks in one document.
-func (r *Operation) Emit() error {
-	if r.diff != nil {
-		return r.diff.emitDifferences(r)
+func (op *Operation) Emit() error {
+	if op.diff != nil {
+		return op.diff.emitDifferences(op)
 	}
-	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // printed already
+	if op.Format == output.FormatName || op.Format == output.FormatJSONL { // printed already
 		return nil
 	}
 
-	return output.EmitChanged(&r.Factory.Printer, r.applied, 2, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) })
+	return output.EmitChanged(&op.Factory.Printer, op.applied, 2, func(t client.Task) string { return selection.TaskName(op.Files.Factory, t) })
 }

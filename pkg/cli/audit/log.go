@@ -26,38 +26,38 @@ type logFlags struct {
 	since, until, subject, operation, object string
 }
 
-func (o *logFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
+func (l *logFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.since, "since", "", "start at this `TIME`, or a duration ago such as 15m or 7d")
-	flags.StringVar(&o.until, "until", "", "stop before this `TIME`, or a duration ago")
-	flags.StringVar(&o.subject, "subject", "", "only what this `SUBJECT` has done, such as user:ann or service:ci")
-	flags.StringVar(&o.operation, "operation", "", "only this `OPERATION` of the API, such as pause-task")
-	flags.StringVar(&o.object, "object", "", "only changes of this object, `KIND/NAME` or KIND/, such as task/report or binding/")
+	flags.StringVar(&l.since, "since", "", "start at this `TIME`, or a duration ago such as 15m or 7d")
+	flags.StringVar(&l.until, "until", "", "stop before this `TIME`, or a duration ago")
+	flags.StringVar(&l.subject, "subject", "", "only what this `SUBJECT` has done, such as user:ann or service:ci")
+	flags.StringVar(&l.operation, "operation", "", "only this `OPERATION` of the API, such as pause-task")
+	flags.StringVar(&l.object, "object", "", "only changes of this object, `KIND/NAME` or KIND/, such as task/report or binding/")
 	complete.Register(cmd, "subject", complete.Subjects(f))
 	complete.Register(cmd, "object", complete.AuditObjects(f))
 }
 
 // clientOptions converts the flags to options of the client.
-func (o *logFlags) clientOptions(f *factory.Factory, cmd *cobra.Command) (client.AuditLogOptions, error) {
+func (l *logFlags) clientOptions(f *factory.Factory, cmd *cobra.Command) (client.AuditLogOptions, error) {
 	// A namespace of the environment or of the context would hide what was done to the cluster.
-	opts := client.AuditLogOptions{Subject: o.subject, Operation: o.operation, Namespace: f.NamespaceFlag}
+	opts := client.AuditLogOptions{Subject: l.subject, Operation: l.operation, Namespace: f.NamespaceFlag}
 	if err := factory.RefuseEmpty(cmd, "since", "until", "subject", "operation", "object"); err != nil {
 		return opts, err
 	}
 
-	if o.object != "" {
-		kind, name, ok := strings.Cut(o.object, "/")
+	if l.object != "" {
+		kind, name, ok := strings.Cut(l.object, "/")
 		if !ok || kind == "" {
-			return opts, failure.Usage("--object %s: is not KIND/NAME", task.Quote(o.object)).WithHint("for example --object task/report, or --object binding/ for all bindings")
+			return opts, failure.Usage("--object %s: is not KIND/NAME", task.Quote(l.object)).WithHint("for example --object task/report, or --object binding/ for all bindings")
 		}
 		opts.Kind, opts.Name = kind, name
 	}
 
 	var err error
-	if opts.Since, err = f.ParseBeginning("since", o.since, f.Zone(output.ReaderZone)); err != nil {
+	if opts.Since, err = f.ParseBeginning("since", l.since, f.Zone(output.ReaderZone)); err != nil {
 		return opts, err
 	}
-	if opts.Until, err = f.ParseBeginning("until", o.until, f.Zone(output.ReaderZone)); err != nil {
+	if opts.Until, err = f.ParseBeginning("until", l.until, f.Zone(output.ReaderZone)); err != nil {
 		return opts, err
 	}
 

@@ -106,55 +106,55 @@ type runner[R any] struct {
 }
 
 // runOnEach calls do for each object. It returns only errors that concern all of them.
-func (b *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int) (R, string, error)) error {
-	return Parallel(ctx, len(b.all), func(i int) error {
+func (r *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int) (R, string, error)) error {
+	return Parallel(ctx, len(r.all), func(i int) error {
 		of, said, err := do(ctx, i)
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 
-		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || b.IsHopeless(err)) {
+		if err != nil && (ctx.Err() != nil || len(r.all) == 1 || r.IsHopeless(err)) {
 			return err // the error concerns the whole operation, so it is not the result of this object
 		}
 
-		b.all[i] = outcome[R]{of, said, err, true}
-		b.reportInOrder()
-		b.progress.Step(b.ok, len(b.codes))
+		r.all[i] = outcome[R]{of, said, err, true}
+		r.reportInOrder()
+		r.progress.Step(r.ok, len(r.codes))
 
 		return nil
 	})
 }
 
 // reportRest prints results after an object that was not processed.
-func (b *runner[R]) reportRest() {
-	for ; b.next < len(b.all); b.next++ {
-		if d := b.all[b.next]; d.finished {
-			b.reportOne(d)
+func (r *runner[R]) reportRest() {
+	for ; r.next < len(r.all); r.next++ {
+		if d := r.all[r.next]; d.finished {
+			r.reportOne(d)
 		}
 	}
 }
 
 // reportInOrder prints finished results in the order of the objects.
-func (b *runner[R]) reportInOrder() {
-	for ; b.next < len(b.all) && b.all[b.next].finished; b.next++ {
-		b.reportOne(b.all[b.next])
+func (r *runner[R]) reportInOrder() {
+	for ; r.next < len(r.all) && r.all[r.next].finished; r.next++ {
+		r.reportOne(r.all[r.next])
 	}
 }
 
 // reportOne prints one result.
-func (b *runner[R]) reportOne(d outcome[R]) {
+func (r *runner[R]) reportOne(d outcome[R]) {
 	switch {
-	case d.err != nil && len(b.codes) < Few:
-		b.codes = append(b.codes, b.progress.Report(b.Factory, d.err))
+	case d.err != nil && len(r.codes) < Few:
+		r.codes = append(r.codes, r.progress.Report(r.Factory, d.err))
 	case d.err != nil:
-		if len(b.codes) == Few {
-			b.progress.Print(b.Factory, "more failed; their errors are not shown")
+		if len(r.codes) == Few {
+			r.progress.Print(r.Factory, "more failed; their errors are not shown")
 		}
-		b.codes = append(b.codes, b.Explain(d.err).Exit)
+		r.codes = append(r.codes, r.Explain(d.err).Exit)
 	default:
-		b.ok++
-		b.printed = b.printed || d.message != ""
-		if d.message != "" && len(b.all) <= Few {
-			b.Say("%s", d.message)
+		r.ok++
+		r.printed = r.printed || d.message != ""
+		if d.message != "" && len(r.all) <= Few {
+			r.Say("%s", d.message)
 		}
 	}
 }
@@ -233,75 +233,75 @@ func NewProgress(f *factory.Factory, past string, total int) Progress {
 }
 
 // HasMany reports whether there are too many steps to print each result.
-func (t *Progress) HasMany() bool { return t.total > Few }
+func (p *Progress) HasMany() bool { return p.total > Few }
 
 // Step updates the progress. failed counts failures in addition to done.
-func (t *Progress) Step(done, failed int) {
-	if t.factory == nil || t.factory.Quiet || !t.factory.ForPeople() {
+func (p *Progress) Step(done, failed int) {
+	if p.factory == nil || p.factory.Quiet || !p.factory.ForPeople() {
 		return
 	}
 
-	now := t.factory.Now()
+	now := p.factory.Now()
 	switch {
-	case t.bar != nil:
-		t.track.SetValue(int64(done + failed))
-	case t.tty && now.Sub(t.begun) > barAfter:
-		t.showBar()
-	case !t.tty && now.Sub(t.last) >= LineInterval:
-		t.last = now
+	case p.bar != nil:
+		p.track.SetValue(int64(done + failed))
+	case p.tty && now.Sub(p.begun) > barAfter:
+		p.showBar()
+	case !p.tty && now.Sub(p.last) >= LineInterval:
+		p.last = now
 		of := ""
-		if t.total > 0 {
-			of = fmt.Sprintf(" of %d", t.total)
+		if p.total > 0 {
+			of = fmt.Sprintf(" of %d", p.total)
 		}
 
-		t.factory.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
+		p.factory.Note("%d%s %s, %d failed, %.0f/s", done, of, p.past, failed, float64(done+failed)/now.Sub(p.begun).Seconds())
 	}
 }
 
 // showBar shows the bar, without colors.
-func (t *Progress) showBar() {
-	t.bar, t.over = progress.NewWriter(), make(chan struct{})
+func (p *Progress) showBar() {
+	p.bar, p.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
-	if t.factory.ASCII {
+	if p.factory.ASCII {
 		style = progress.StyleDefault
 	}
 
 	style.Colors = progress.StyleColors{}
-	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
+	style.Visibility = progress.StyleVisibility{Time: true, ETA: p.total > 0, Percentage: p.total > 0, Speed: true, Tracker: true, Value: true}
 	style.Options.TimeInProgressPrecision = time.Second
-	t.bar.SetStyle(style)
-	t.bar.SetOutputWriter(t.factory.Err)
-	t.bar.SetTrackerLength(30)
-	t.bar.SetUpdateFrequency(100 * time.Millisecond)
-	t.bar.SetTrackerPosition(progress.PositionRight)
-	t.bar.AppendTracker(t.track)
-	go func() { defer close(t.over); t.bar.Render() }()
+	p.bar.SetStyle(style)
+	p.bar.SetOutputWriter(p.factory.Err)
+	p.bar.SetTrackerLength(30)
+	p.bar.SetUpdateFrequency(100 * time.Millisecond)
+	p.bar.SetTrackerPosition(progress.PositionRight)
+	p.bar.AppendTracker(p.track)
+	go func() { defer close(p.over); p.bar.Render() }()
 }
 
 // Close removes the bar.
-func (t *Progress) Close() {
-	if t.bar == nil {
+func (p *Progress) Close() {
+	if p.bar == nil {
 		return
 	}
 
-	t.track.MarkAsDone()
+	p.track.MarkAsDone()
 
-	for !t.bar.IsRenderInProgress() {
+	for !p.bar.IsRenderInProgress() {
 		select {
-		case <-t.over:
+		case <-p.over:
 			return
 		case <-time.After(time.Millisecond):
 		}
 	}
 
-	t.bar.Stop()
-	<-t.over
-	t.bar = nil
+	p.bar.Stop()
+	<-p.over
+	p.bar = nil
 }
 
 // Report prints an error like Factory.Report, above the bar.
-func (t *Progress) Report(f *factory.Factory, err error) int {
-	if t.bar == nil {
+func (p *Progress) Report(f *factory.Factory, err error) int {
+	if p.bar == nil {
 		return f.Report(err)
 	}
 
@@ -315,18 +315,18 @@ func (t *Progress) Report(f *factory.Factory, err error) int {
 	above.Err = &b
 	exit := above.Report(err)
 	f.LastHint = above.LastHint
-	t.bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
+	p.bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
 
 	return exit
 }
 
 // Print prints a message, above the bar if there is one.
-func (t *Progress) Print(f *factory.Factory, words string) {
-	if t.bar == nil {
+func (p *Progress) Print(f *factory.Factory, words string) {
+	if p.bar == nil {
 		f.Note("%s", words)
 		return
 	}
-	t.bar.Log("%s", words)
+	p.bar.Log("%s", words)
 }
 
 // Result is one result of a batch, or the error that ended it.

@@ -173,7 +173,7 @@ var auditKinds = []string{"task", "run", "secret", "freeze", "node", "cluster", 
 // AuditObjects completes KIND/NAME of an object that audit records are about; NAME only for tasks.
 func AuditObjects(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if rest, is := strings.CutPrefix(typed, "task/"); is {
+		if rest, ok := strings.CutPrefix(typed, "task/"); ok {
 			words, directive := Tasks(f)(cmd, done, rest)
 			for i := range words {
 				words[i] = "task/" + words[i]

@@ -30,7 +30,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// completionTimeout is how long completion waits for the server, unless IO.CompleteWithin is set.
+// completionTimeout is how long completion waits for the server, unless IO.CompleteTimeout is set.
 const completionTimeout = 300 * time.Millisecond
 
 // MaxOffers is the maximum number of names that one completion reads.
@@ -55,7 +55,7 @@ func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Of
 		return nil
 	}
 
-	limit := cmp.Or(f.CompleteWithin, completionTimeout)
+	limit := cmp.Or(f.CompleteTimeout, completionTimeout)
 	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
 

@@ -31,9 +31,9 @@ type IO struct {
 	Env func(string) string
 	// Version is the version of this program; "" means the version that the build recorded.
 	Version string
-	// CompleteWithin limits how long shell completion waits for the server; 0 means 300 ms, which a user does
+	// CompleteTimeout limits how long shell completion waits for the server; 0 means 300 ms, which a user does
 	// not notice as a delay.
-	CompleteWithin time.Duration
+	CompleteTimeout time.Duration
 	// CompleteFor is how long shell completion reuses an answer of the server; 0 means 5 s, which is about as
 	// long as a user edits one command line.
 	CompleteFor time.Duration
@@ -45,11 +45,11 @@ type Factory struct {
 	output.Printer
 	settings.Resolver
 
-	In             io.Reader
-	Env            func(string) string
-	Version        string
-	CompleteWithin time.Duration
-	CompleteFor    time.Duration
+	In              io.Reader
+	Env             func(string) string
+	Version         string
+	CompleteTimeout time.Duration
+	CompleteFor     time.Duration
 
 	Words    []string // the words of the command line
 	Parsed   bool     // the words and flags were parsed successfully
@@ -79,7 +79,7 @@ func New(sys IO) *Factory {
 		LookupTimeout: 2 * time.Second, RescanEvery: 5 * time.Second, NodeTimeout: 3 * time.Second,
 
 		In: sys.In, Env: sys.Env, Version: sys.Version,
-		CompleteWithin: sys.CompleteWithin, CompleteFor: sys.CompleteFor,
+		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor,
 	}
 }
 

@@ -55,14 +55,14 @@ type Error struct {
 }
 
 // Error implements error.
-func (f *Error) Error() string {
-	s := f.Message
-	if f.Field != "" {
-		s = f.Field + ": " + s
+func (e *Error) Error() string {
+	s := e.Message
+	if e.Field != "" {
+		s = e.Field + ": " + s
 	}
 
-	if f.Location != "" {
-		s = f.Location + ": " + s
+	if e.Location != "" {
+		s = e.Location + ": " + s
 	}
 
 	return s
@@ -74,9 +74,9 @@ func Usage(format string, args ...any) *Error {
 }
 
 // WithHint sets the hint: what the user can do about the error.
-func (f *Error) WithHint(format string, args ...any) *Error {
-	f.Hint = fmt.Sprintf(format, args...)
-	return f
+func (e *Error) WithHint(format string, args ...any) *Error {
+	e.Hint = fmt.Sprintf(format, args...)
+	return e
 }
 
 // NotFound returns the error for something that does not exist.

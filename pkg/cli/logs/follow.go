@@ -25,11 +25,11 @@ const (
 	pollMost  = time.Second
 	// pokedMost is the longest interval for a follower that events also wake.
 	pokedMost = 10 * time.Second
-	// pollPatience is how long the server may be unreachable. The run continues without it, so following must
+	// pollTimeout is how long the server may be unreachable. The run continues without it, so following must
 	// not end at once.
-	pollPatience = 30 * time.Second
-	// startPatience is how long a run may wait for its start before a message reports that.
-	startPatience = 2 * time.Second
+	pollTimeout = 30 * time.Second
+	// startTimeout is how long a run may wait for its start before a message reports that.
+	startTimeout = 2 * time.Second
 )
 
 // RunFollower follows one run, attempt by attempt, to its end.
@@ -55,56 +55,56 @@ type RunFollower struct {
 
 // Follow returns the run as it ended. It ends early with an error of the server that persists, of ctx, or of
 // the output.
-func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
-	if t.Out != nil {
-		defer t.Out.endOutput()
+func (f *RunFollower) Follow(ctx context.Context) (task.Run, error) {
+	if f.Out != nil {
+		defer f.Out.endOutput()
 	}
 
-	t.since = t.M.Now()
+	f.since = f.M.Now()
 	wait := pollFirst
 
-	if t.Run.UID == "" && t.Run.State.Final() { // the run comes from an event, which contains only some of its fields
-		if err := t.readRun(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
-			return t.Run, err
+	if f.Run.UID == "" && f.Run.State.Final() { // the run comes from an event, which contains only some of its fields
+		if err := f.readRun(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
+			return f.Run, err
 		}
 	}
 
 	for {
 		// The record must be read before the output. Then everything that the run printed before it ended is
 		// read.
-		final := t.Run.State.Final()
-		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.startedAttempts(), t.First) {
-			return t.Run, failure.NotFound("run %s has no attempt %d", t.Run.ID, t.First)
+		final := f.Run.State.Final()
+		if final && f.only && f.Run.Fan == nil && !slices.Contains(f.startedAttempts(), f.First) {
+			return f.Run, failure.NotFound("run %s has no attempt %d", f.Run.ID, f.First)
 		}
 
-		progress, err := t.followOutputs(ctx)
-		if err == nil && (final || t.only && t.attemptIsOver(t.First)) {
-			return t.Run, nil
+		progress, err := f.followOutputs(ctx)
+		if err == nil && (final || f.only && f.attemptIsOver(f.First)) {
+			return f.Run, nil
 		}
 
-		if looked := t.readRun(ctx); looked != nil {
+		if looked := f.readRun(ctx); looked != nil {
 			err = looked
 		}
 
-		if err := t.tolerateOutage(ctx, err); err != nil {
-			return t.Run, err
+		if err := f.tolerateOutage(ctx, err); err != nil {
+			return f.Run, err
 		}
-		if err == nil && t.Run.State.Final() {
+		if err == nil && f.Run.State.Final() {
 			continue
 		}
 
-		t.noteWaiting()
+		f.noteWaiting()
 
 		if progress {
 			wait = pollFirst
 		}
 
-		if err := t.waitOrEnd(ctx, wait); err != nil {
-			return t.Run, err
+		if err := f.waitOrEnd(ctx, wait); err != nil {
+			return f.Run, err
 		}
 
 		most := pollMost
-		if t.poke != nil {
+		if f.poke != nil {
 			most = pokedMost
 		}
 
@@ -113,7 +113,7 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 }
 
 // waitOrEnd waits for d, or for a signal. It returns the error of ctx.
-func (t *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
+func (f *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 
@@ -121,96 +121,96 @@ func (t *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
-	case <-t.poke:
+	case <-f.poke:
 	}
 
 	return nil
 }
 
 // readRun reads the run's record.
-func (t *RunFollower) readRun(ctx context.Context) error {
-	r, err := t.C.Runs.Get(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID)
+func (f *RunFollower) readRun(ctx context.Context) error {
+	r, err := f.C.Runs.Get(ctx, f.Run.Namespace, f.Run.Task, f.Run.ID)
 	if err == nil {
-		t.Run = r
+		f.Run = r
 	}
 	return err
 }
 
 // noteWaiting prints that the run has not started yet, once for each reason.
-func (t *RunFollower) noteWaiting() {
-	begun := t.Run.Node != "" || t.Run.Fan != nil && t.Run.State != task.Queued
-	if begun || t.Run.Reason == t.waitNoted || t.M.Now().Sub(t.since) < startPatience {
+func (f *RunFollower) noteWaiting() {
+	begun := f.Run.Node != "" || f.Run.Fan != nil && f.Run.State != task.Queued
+	if begun || f.Run.Reason == f.waitNoted || f.M.Now().Sub(f.since) < startTimeout {
 		return
 	}
 
-	t.waitNoted = t.Run.Reason
+	f.waitNoted = f.Run.Reason
 
-	text := view.PlainRunResult(t.M.Factory, t.Run)
-	if t.Run.WaitsForTarget() && t.Run.Unsent.Message != "" {
-		text += ": " + output.OneLine(t.Run.Unsent.Message)
+	text := view.PlainRunResult(f.M.Factory, f.Run)
+	if f.Run.WaitsForTarget() && f.Run.Unsent.Message != "" {
+		text += ": " + output.OneLine(f.Run.Unsent.Message)
 	}
-	t.M.Tell("waiting: %s is %s", t.runName(), text)
+	f.M.Tell("waiting: %s is %s", f.runName(), text)
 }
 
 // runName returns the name of the run's task for messages.
-func (t *RunFollower) runName() string {
-	return selection.Name(t.M.Factory, t.Run.Namespace, t.Run.Task)
+func (f *RunFollower) runName() string {
+	return selection.Name(f.M.Factory, f.Run.Namespace, f.Run.Task)
 }
 
 // partName is like runName, with the number of the part if the run is one.
-func (t *RunFollower) partName() string {
-	if _, index, is := task.ParentOf(t.Run.ID); is {
-		return fmt.Sprintf("%s[%d]", t.runName(), index)
+func (f *RunFollower) partName() string {
+	if _, index, ok := task.ParentOf(f.Run.ID); ok {
+		return fmt.Sprintf("%s[%d]", f.runName(), index)
 	}
-	return t.runName()
+	return f.runName()
 }
 
 // startedAttempts returns the attempts that were assigned to a node, in order.
-func (t *RunFollower) startedAttempts() (list []int) {
-	for _, a := range t.Run.Attempts {
+func (f *RunFollower) startedAttempts() (list []int) {
+	for _, a := range f.Run.Attempts {
 		if a.Node != "" {
 			list = append(list, a.Attempt)
 		}
 	}
 
-	if t.Run.Node != "" {
-		list = append(list, max(t.Run.Attempt, 1))
+	if f.Run.Node != "" {
+		list = append(list, max(f.Run.Attempt, 1))
 	}
 
 	return list
 }
 
 // attemptIsOver reports whether an attempt has ended, according to the run's record.
-func (t *RunFollower) attemptIsOver(n int) bool { return t.Run.State.Final() || t.Run.Attempt > n }
+func (f *RunFollower) attemptIsOver(n int) bool { return f.Run.State.Final() || f.Run.Attempt > n }
 
 // followOutputs follows all attempts that exist. progress is true if one of them was followed to its end.
-func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err error) {
-	if err := t.followBegunParts(ctx); err != nil {
+func (f *RunFollower) followOutputs(ctx context.Context) (progress bool, err error) {
+	if err := f.followBegunParts(ctx); err != nil {
 		return false, err
 	}
 
-	list := t.startedAttempts()
-	if t.First == 0 && len(list) > 0 {
-		t.First = slices.Max(list)
+	list := f.startedAttempts()
+	if f.First == 0 && len(list) > 0 {
+		f.First = slices.Max(list)
 	}
 
 	for _, n := range list {
-		if n < t.First || t.only && n != t.First {
+		if n < f.First || f.only && n != f.First {
 			continue
 		}
 
-		if n > t.First {
-			t.First, t.seen, t.lines = n, 0, 0
+		if n > f.First {
+			f.First, f.seen, f.lines = n, 0, 0
 		}
 
-		if err := t.followAttempt(ctx, n); err != nil {
+		if err := f.followAttempt(ctx, n); err != nil {
 			return progress, err
 		}
 
 		progress = true
 
-		if !t.only {
-			t.First, t.seen, t.lines = n+1, 0, 0
+		if !f.only {
+			f.First, f.seen, f.lines = n+1, 0, 0
 		}
 	}
 
@@ -218,38 +218,38 @@ func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err err
 }
 
 // tolerateOutage returns an error unless the server may become reachable again in time.
-func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
+func (f *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if failed := t.M.writeError(); failed != nil {
+	if failed := f.M.writeError(); failed != nil {
 		return failed
 	}
 
 	switch {
 	case err == nil, errors.Is(err, errAgain):
-		t.unreachableSince = time.Time{}
+		f.unreachableSince = time.Time{}
 		return nil
 	case !errors.Is(err, task.ErrUnavailable):
 		return err
-	case t.unreachableSince.IsZero():
-		t.unreachableSince = t.M.Now()
-	case t.keepTrying: // the reader of the events reports the outage once for all runs
-	case t.M.Now().Sub(t.unreachableSince) > pollPatience:
+	case f.unreachableSince.IsZero():
+		f.unreachableSince = f.M.Now()
+	case f.keepTrying: // the reader of the events reports the outage once for all runs
+	case f.M.Now().Sub(f.unreachableSince) > pollTimeout:
 		return err
-	case !t.unreachableNoted:
-		t.unreachableNoted = true // a single error is normal: a stream was cut off and is opened again
-		t.M.Tell("waiting for the server: %s", err)
+	case !f.unreachableNoted:
+		f.unreachableNoted = true // a single error is normal: a stream was cut off and is opened again
+		f.M.Tell("waiting for the server: %s", err)
 	}
 
 	return nil
 }
 
 // printEnd prints how the run ended, how long it took, and where it ran.
-func (t *RunFollower) printEnd() {
-	plain := *t.M.Factory
+func (f *RunFollower) printEnd() {
+	plain := *f.M.Factory
 	plain.Color = "never"
-	t.M.Tell("%s %s", view.RunResult(&plain, t.Run), view.EndText(&plain, t.Run))
+	f.M.Tell("%s %s", view.RunResult(&plain, f.Run), view.EndText(&plain, f.Run))
 }
 
 const (
@@ -267,36 +267,36 @@ var (
 
 // followAttempt follows an attempt to its end. After an error it can be called again, and continues at the byte
 // that it has reached.
-func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
-	if t.Out != nil {
-		t.Out.attempt = n
+func (f *RunFollower) followAttempt(ctx context.Context, n int) error {
+	if f.Out != nil {
+		f.Out.attempt = n
 	}
 
-	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.Out != nil && t.Out.wantsTimes()}
+	o := client.LogOptions{Attempt: n, From: f.seen, Times: f.Out != nil && f.Out.wantsTimes()}
 
 	switch {
-	case t.Out == nil:
+	case f.Out == nil:
 		o.From = atTheEnd
-	case t.seen == 0:
-		o.Tail = t.lines
+	case f.seen == 0:
+		o.Tail = f.lines
 	}
 
-	over := t.attemptIsOver(n)
+	over := f.attemptIsOver(n)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	body, err := t.C.Logs.Follow(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
+	body, err := f.C.Logs.Follow(ctx, f.Run.Namespace, f.Run.Task, f.Run.ID, o)
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // any other error is a problem of the server
 		switch {
 		case gone && over:
-			t.writeKeptOutput(n, e)
+			f.writeKeptOutput(n, e)
 			return nil
 		case gone && e.Code == client.CodeNodeAway:
-			if !t.nodeAwayNoted {
-				t.M.Tell("waiting: %s", e.Message)
+			if !f.nodeAwayNoted {
+				f.M.Tell("waiting: %s", e.Message)
 			}
-			t.nodeAwayNoted = true
+			f.nodeAwayNoted = true
 			return errAgain
 		case gone:
 			return errAgain // the attempt was handed back, and starts on another node
@@ -309,23 +309,23 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 
 	defer body.Close()
 
-	t.nodeAwayNoted, t.unreachableNoted, t.unreachableSince = false, false, time.Time{}
-	if t.seen = max(t.seen, body.From); t.Out == nil {
-		t.seen = 0
+	f.nodeAwayNoted, f.unreachableNoted, f.unreachableSince = false, false, time.Time{}
+	if f.seen = max(f.seen, body.From); f.Out == nil {
+		f.seen = 0
 	}
 
 	var reading atomic.Int64
-	run := t.Run
+	run := f.Run
 	go func() {
-		if isStuck(ctx, t.C, run, n, &reading) {
+		if isStuck(ctx, f.C, run, n, &reading) {
 			cancel(errNotThere)
 		}
 	}()
 
-	err = t.copyOutput(body, &reading)
+	err = f.copyOutput(body, &reading)
 
 	if errors.Is(context.Cause(ctx), errNotThere) {
-		t.M.Tell("cannot read the rest of the output of %s: its node does not respond", t.partName())
+		f.M.Tell("cannot read the rest of the output of %s: its node does not respond", f.partName())
 		return nil
 	}
 
@@ -356,15 +356,15 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 
 // copyOutput writes the output of a stream. reading contains since when it waits for more output (Unix
 // nanoseconds), or 0 if it does not wait.
-func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) error {
+func (f *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) error {
 	for {
 		reading.Store(time.Now().UnixNano())
 		p, err := body.Next()
 		reading.Store(0)
 
-		if len(p.Text) > 0 && t.Out != nil {
-			t.seen = p.From + int64(len(p.Text))
-			if err := t.Out.addPiece(p); err != nil {
+		if len(p.Text) > 0 && f.Out != nil {
+			f.seen = p.From + int64(len(p.Text))
+			if err := f.Out.addPiece(p); err != nil {
 				return err
 			}
 		}
@@ -380,16 +380,16 @@ func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) 
 
 // writeKeptOutput writes the end of the output that the record of the run contains, because the output itself
 // is gone.
-func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
+func (f *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
-	case t.Out == nil:
-	case isUnkeptResponse(t.Run, why):
-		t.M.tellUnkept()
-	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
-		t.M.tellKept(t.Run, why)
-		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write returns the error
-	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
-		t.M.Tell("output of %s, attempt %d: %s", t.partName(), n, why.Message)
+	case f.Out == nil:
+	case isUnkeptResponse(f.Run, why):
+		f.M.tellUnkept()
+	case n == f.Run.Attempt && f.seen == 0 && f.Run.OutputTail != "":
+		f.M.tellKept(f.Run, why)
+		_, _ = f.Out.Write([]byte(f.Run.OutputTail)) // the next write returns the error
+	case why.Code == client.CodeNodeAway || f.Run.State.Final() && n == f.Run.Attempt && f.Run.OutputBytes > 0:
+		f.M.Tell("output of %s, attempt %d: %s", f.partName(), n, why.Message)
 	}
 }
 
@@ -434,21 +434,21 @@ func replaceByParts(ctx context.Context, f *factory.Factory, c *client.Client, r
 }
 
 // followBegunParts starts followers for the parts of the run that have begun, each once.
-func (t *RunFollower) followBegunParts(ctx context.Context) error {
-	if t.Part == nil || t.Run.Fan == nil {
+func (f *RunFollower) followBegunParts(ctx context.Context) error {
+	if f.Part == nil || f.Run.Fan == nil {
 		return nil
 	}
 
-	parts, _, err := replaceByParts(ctx, t.M.Factory, t.C, []task.Run{t.Run})
+	parts, _, err := replaceByParts(ctx, f.M.Factory, f.C, []task.Run{f.Run})
 	for _, p := range parts {
-		if !t.known[p.ID] {
-			if t.known == nil {
-				t.known = map[string]bool{}
+		if !f.known[p.ID] {
+			if f.known == nil {
+				f.known = map[string]bool{}
 			}
 
-			t.known[p.ID] = true
-			t.M.numberLines()
-			t.Part(p)
+			f.known[p.ID] = true
+			f.M.numberLines()
+			f.Part(p)
 		}
 	}
 

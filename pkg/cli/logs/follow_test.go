@@ -20,7 +20,7 @@ func TestRunFollower_SaysWhyARunWaits(t *testing.T) {
 		r := &RunFollower{M: NewMerger(f, []selection.Ref{{Namespace: "default", Name: "order"}}), since: time.Now()}
 		r.Run = task.Run{Namespace: "default", Task: "order", State: task.Queued, Reason: task.ReasonManual, Attempt: 1}
 		r.noteWaiting()
-		time.Sleep(startPatience)
+		time.Sleep(startTimeout)
 		r.noteWaiting()
 
 		for i := range 3 {

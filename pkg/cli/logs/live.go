@@ -26,8 +26,8 @@ const (
 	// because their output is on their nodes. A node lets a subject follow 64 outputs, and this leaves some for others
 	// of the same subject.
 	MaxStreams = 48
-	// mostPending is the maximum number of runs that wait.
-	mostPending = 2000
+	// maxPending is the maximum number of runs that wait.
+	maxPending = 2000
 	// minKnownRuns is the minimum number of runs of a task that are remembered. Events may arrive for runs that
 	// were already found in a list.
 	minKnownRuns = 32
@@ -106,32 +106,32 @@ func (r *followedRun) isDone() bool {
 }
 
 // followTasks follows tasks until ctx ends or the server refuses the request.
-func (l *taskFollower) followTasks(ctx context.Context, n Tasks) error {
+func (tf *taskFollower) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
-	l.tails.Go(func() { ended <- l.readEvents(ctx, n.tasks, events, begun) })
+	tf.tails.Go(func() { ended <- tf.readEvents(ctx, n.tasks, events, begun) })
 
 	select {
 	case <-begun: // runs that begin from now on are reported by events; earlier ones are looked up
 	case err := <-ended:
-		return l.endReason(ctx, err)
+		return tf.endReason(ctx, err)
 	}
 
-	if err := l.showBacklog(ctx, n); err != nil {
-		return l.endReason(ctx, err)
+	if err := tf.showBacklog(ctx, n); err != nil {
+		return tf.endReason(ctx, err)
 	}
 
 	for {
 		select {
 		case e := <-events:
-			l.applyEvent(ctx, e)
+			tf.applyEvent(ctx, e)
 		case err := <-ended:
-			return l.endReason(ctx, err)
+			return tf.endReason(ctx, err)
 		}
 	}
 }
 
 // endReason returns the reason of the end. The error of a follower takes precedence.
-func (l *taskFollower) endReason(ctx context.Context, err error) error {
+func (tf *taskFollower) endReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -139,7 +139,7 @@ func (l *taskFollower) endReason(ctx context.Context, err error) error {
 }
 
 // readEvents reads the events of tasks until ctx ends or the server refuses the request.
-func (l *taskFollower) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
+func (tf *taskFollower) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
 	// One stream covers all tasks. It is limited to their namespace, or to the task if there is only one.
 	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
 	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
@@ -153,15 +153,15 @@ func (l *taskFollower) readEvents(ctx context.Context, tasks []selection.Ref, ev
 	o.Lost = func(err error) {
 		switch {
 		case err == nil:
-			l.Tell("the server is back")
+			tf.Tell("the server is back")
 		case !away:
-			l.Tell("waiting for the server: %s", err)
+			tf.Tell("waiting for the server: %s", err)
 		}
 
 		away = err != nil
 	}
 
-	for e, err := range l.c.Events.Follow(ctx, o) {
+	for e, err := range tf.c.Events.Follow(ctx, o) {
 		if err != nil {
 			return err
 		}
@@ -176,10 +176,10 @@ func (l *taskFollower) readEvents(ctx context.Context, tasks []selection.Ref, ev
 }
 
 // showBacklog starts followers for the runs that exist already.
-func (l *taskFollower) showBacklog(ctx context.Context, n Tasks) error {
-	runs, err := l.initialRuns(ctx, n)
+func (tf *taskFollower) showBacklog(ctx context.Context, n Tasks) error {
+	runs, err := tf.initialRuns(ctx, n)
 	if err == nil {
-		runs, _, err = replaceByParts(ctx, l.Merger.Factory, l.c, runs)
+		runs, _, err = replaceByParts(ctx, tf.Merger.Factory, tf.c, runs)
 	}
 
 	if err != nil {
@@ -189,13 +189,13 @@ func (l *taskFollower) showBacklog(ctx context.Context, n Tasks) error {
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return beginOf(x).Compare(beginOf(y)) })
 
 	for _, r := range runs {
-		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
+		t := tf.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
 		if t == nil {
 			t = &followedTask{} // a single run whose task is not followed
 		}
 
 		if !slices.ContainsFunc(t.runs, func(known *followedRun) bool { return known.id == r.ID }) {
-			l.startRun(ctx, t, r, l.printFailure)
+			tf.startRun(ctx, t, r, tf.printFailure)
 		}
 	}
 
@@ -203,10 +203,10 @@ func (l *taskFollower) showBacklog(ctx context.Context, n Tasks) error {
 }
 
 // initialRuns returns the runs with which to begin.
-func (l *taskFollower) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
+func (tf *taskFollower) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if len(n.tasks) > MostListed {
-		l.Tell("following %d tasks: active runs, and runs that start from now on", len(n.tasks))
-		return l.runningNow(ctx, n)
+		tf.Tell("following %d tasks: active runs, and runs that start from now on", len(n.tasks))
+		return tf.runningNow(ctx, n)
 	}
 
 	type found struct {
@@ -220,17 +220,17 @@ func (l *taskFollower) initialRuns(ctx context.Context, n Tasks) ([]task.Run, er
 	for i, r := range n.tasks {
 		few <- struct{}{}
 		wg.Go(func() {
-			all[i].runs, all[i].err = runsOf(ctx, l.Merger.Factory, l.c, r, &l.o)
+			all[i].runs, all[i].err = runsOf(ctx, tf.Merger.Factory, tf.c, r, &tf.o)
 			<-few
 		})
 	}
 
 	wg.Wait()
 	runs, i, failures := slices.Clone(n.Runs), -1, 0
-	err := batch.ForEach(ctx, l.Factory, n.tasks, func(r selection.Ref) error {
+	err := batch.ForEach(ctx, tf.Factory, n.tasks, func(r selection.Ref) error {
 		i++
-		if len(all[i].runs) == 0 && all[i].err == nil && l.o.since.IsZero() && len(n.tasks) == 1 {
-			l.Tell("%s has not run yet; waiting for its first run", selection.Show(l.Merger.Factory, r))
+		if len(all[i].runs) == 0 && all[i].err == nil && tf.o.since.IsZero() && len(n.tasks) == 1 {
+			tf.Tell("%s has not run yet; waiting for its first run", selection.Show(tf.Merger.Factory, r))
 		}
 
 		if runs = append(runs, all[i].runs...); all[i].err != nil {
@@ -249,27 +249,27 @@ func (l *taskFollower) initialRuns(ctx context.Context, n Tasks) ([]task.Run, er
 
 // runningNow returns the runs that are active now. For runs with parts it returns only the parts, because one
 // call lists them for all tasks.
-func (l *taskFollower) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
-	runs, err := l.c.Runs.List(ctx, client.RunListOptions{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
+func (tf *taskFollower) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
+	runs, err := tf.c.Runs.List(ctx, client.RunListOptions{Namespace: tf.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
 		return nil, err
 	}
 
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool {
-		return r.Fan != nil || l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}] == nil
+		return r.Fan != nil || tf.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}] == nil
 	})
 
 	return append(runs, n.Runs...), nil
 }
 
 // applyEvent starts or wakes the follower of the run in an event.
-func (l *taskFollower) applyEvent(ctx context.Context, e task.Event) {
+func (tf *taskFollower) applyEvent(ctx context.Context, e task.Event) {
 	if e.Kind == task.EventGap {
-		l.Tell("some events were lost; some runs may not be shown")
+		tf.Tell("some events were lost; some runs may not be shown")
 		return
 	}
 
-	t := l.tasks[selection.Ref{Namespace: e.Namespace, Name: e.Task}]
+	t := tf.tasks[selection.Ref{Namespace: e.Namespace, Name: e.Task}]
 	if t == nil || e.Run == "" {
 		return
 	}
@@ -287,21 +287,21 @@ func (l *taskFollower) applyEvent(ctx context.Context, e task.Event) {
 
 	onNode := e.Node != "" // a run with parts is on no node; its parts have events of their own
 	if onNode && (e.Action == task.ActionDispatched || e.Action == task.ActionStarted || e.Action == task.ActionEnded) {
-		l.o.tail = 0 // --tail applies only to output that existed before
-		l.startRun(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.printFailure)
+		tf.o.tail = 0 // --tail applies only to output that existed before
+		tf.startRun(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, tf.printFailure)
 	}
 }
 
 // startRun starts a follower of a run. It waits until the output of the task's ended runs has been printed.
-func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run, failed func(error)) {
-	if l.pending.Load() >= mostPending {
-		if !l.dropped.Swap(true) {
-			l.Tell("too many runs at the same time; some are not shown")
+func (tf *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run, failed func(error)) {
+	if tf.pending.Load() >= maxPending {
+		if !tf.dropped.Swap(true) {
+			tf.Tell("too many runs at the same time; some are not shown")
 		}
 		return
 	}
 
-	l.pending.Add(1)
+	tf.pending.Add(1)
 	t.forgetShown()
 
 	var before []*followedRun
@@ -314,15 +314,15 @@ func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run
 	run := &followedRun{id: r.ID, poke: wake.NewSignal(), done: make(chan struct{}), over: r.State.Final()}
 	t.runs = append(t.runs, run)
 
-	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}
-	if len(l.tasks) > 0 {
+	f := &RunFollower{M: tf.Merger, C: tf.c, Run: r, lines: tf.o.tail, First: tf.o.attempt, only: tf.o.attempt > 0}
+	if len(tf.tasks) > 0 {
 		f.poke, f.keepTrying = run.poke, true // events also announce parts
 	} else {
-		f.Part = func(p task.Run) { l.startRun(ctx, &followedTask{}, p, failed) }
+		f.Part = func(p task.Run) { tf.startRun(ctx, &followedTask{}, p, failed) }
 	}
 
-	l.tails.Go(func() {
-		defer l.pending.Add(-1)
+	tf.tails.Go(func() {
+		defer tf.pending.Add(-1)
 		defer close(run.done)
 
 		for _, b := range before {
@@ -333,20 +333,20 @@ func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run
 		}
 
 		select {
-		case l.slots <- struct{}{}:
-			defer func() { <-l.slots }()
+		case tf.slots <- struct{}{}:
+			defer func() { <-tf.slots }()
 		case <-ctx.Done():
 			return
 		}
 
-		f.Out = l.Output(r)
+		f.Out = tf.Output(r)
 		_, err := f.Follow(ctx)
 		switch {
 		case err == nil:
 			f.printEnd()
 		case ctx.Err() != nil:
-		case l.writeError() != nil:
-			l.cancel(l.writeError())
+		case tf.writeError() != nil:
+			tf.cancel(tf.writeError())
 		default:
 			failed(err)
 		}
@@ -354,11 +354,11 @@ func (l *taskFollower) startRun(ctx context.Context, t *followedTask, r task.Run
 }
 
 // printFailure prints an error that concerns only one of several runs.
-func (l *taskFollower) printFailure(err error) {
+func (tf *taskFollower) printFailure(err error) {
 	if errors.Is(err, task.ErrNotFound) {
 		return // the run was deleted with its task
 	}
-	l.Tell("%s", fmt.Sprint(err))
+	tf.Tell("%s", fmt.Sprint(err))
 }
 
 // forgetShown removes runs whose output has been printed, except for the latest ones.

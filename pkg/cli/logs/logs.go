@@ -121,9 +121,9 @@ type Tasks struct {
 }
 
 // Refs returns all tasks concerned, each once.
-func (n Tasks) Refs() []selection.Ref {
-	refs := slices.Clone(n.tasks)
-	for _, r := range n.Runs {
+func (t Tasks) Refs() []selection.Ref {
+	refs := slices.Clone(t.tasks)
+	for _, r := range t.Runs {
 		if f := (selection.Ref{Namespace: r.Namespace, Name: r.Task}); !slices.Contains(refs, f) {
 			refs = append(refs, f)
 		}
@@ -197,15 +197,15 @@ func beginOf(r task.Run) time.Time {
 // chooseRuns selects the runs of a task to print. runs is sorted from the newest to the oldest; the result is
 // sorted from the oldest to the newest. It contains the latest run, or with --since all runs since that time.
 // With -f it also contains all runs that have not ended.
-func (o *logFlags) chooseRuns(runs []task.Run) []task.Run {
+func (l *logFlags) chooseRuns(runs []task.Run) []task.Run {
 	var list []task.Run
 	for _, r := range runs {
 		if r.State == task.Skipped || r.State == task.Missed {
 			continue
 		}
 
-		live := o.follow && !r.State.Final()
-		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !beginOf(r).Before(o.since)) {
+		live := l.follow && !r.State.Final()
+		if l.since.IsZero() && (len(list) == 0 || live) || !l.since.IsZero() && (live || !beginOf(r).Before(l.since)) {
 			list = append(list, r)
 		}
 	}

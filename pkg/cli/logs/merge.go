@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// mostUnended is the maximum size of an incomplete line that is held back, and unendedFor the maximum time.
+	// maxUnended is the maximum size of an incomplete line that is held back, and unendedFor the maximum time.
 	// The user must see a prompt or a growing row of dots while it grows.
-	mostUnended = 16 << 10
-	unendedFor  = 200 * time.Millisecond
-	// mostPadding is the maximum width to which the names of tasks are padded.
-	mostPadding = 24
+	maxUnended = 16 << 10
+	unendedFor = 200 * time.Millisecond
+	// maxPadding is the maximum width to which the names of tasks are padded.
+	maxPadding = 24
 )
 
 // Merger writes the outputs of several runs to one stream in whole lines. With several tasks, each line begins
@@ -56,7 +56,7 @@ func NewMerger(f *factory.Factory, tasks []selection.Ref) *Merger {
 	_, tty := f.Terminal(f.Out)
 	m := &Merger{Factory: f, prefixed: len(tasks) > 1, clean: tty, out: f.Out}
 	for _, r := range tasks {
-		m.width = max(m.width, min(len(selection.Show(f, r)), mostPadding))
+		m.width = max(m.width, min(len(selection.Show(f, r)), maxPadding))
 	}
 
 	return m
@@ -95,9 +95,9 @@ func (m *Merger) Output(r task.Run) *RunOutput {
 	defer m.mu.Unlock()
 
 	l := &RunOutput{m: m, run: r}
-	if _, index, is := task.ParentOf(r.ID); m.prefixed || m.parts && is {
+	if _, index, ok := task.ParentOf(r.ID); m.prefixed || m.parts && ok {
 		name := selection.Show(m.Factory, selection.Ref{Namespace: r.Namespace, Name: r.Task})
-		if is && m.parts {
+		if ok && m.parts {
 			name += fmt.Sprintf("[%d]", index)
 		}
 		l.prefix = m.Paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
@@ -116,16 +116,16 @@ func colourOf(r task.Run) output.Color {
 }
 
 // Write implements io.Writer. An error is that of the merger's stream.
-func (l *RunOutput) Write(b []byte) (int, error) {
-	return len(b), l.addPiece(client.LogPiece{Text: b})
+func (r *RunOutput) Write(b []byte) (int, error) {
+	return len(b), r.addPiece(client.LogPiece{Text: b})
 }
 
 // addPiece adds output with its arrival time and its stream.
-func (l *RunOutput) addPiece(p client.LogPiece) error {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
+func (r *RunOutput) addPiece(p client.LogPiece) error {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
 
-	s := l.bufferOf(p.Stream)
+	s := r.bufferOf(p.Stream)
 	if len(s.held) == 0 {
 		s.at = p.Time
 	}
@@ -134,60 +134,60 @@ func (l *RunOutput) addPiece(p client.LogPiece) error {
 	s.writeFirst(bytes.LastIndexByte(s.held, '\n') + 1)
 
 	switch {
-	case len(s.held) >= mostUnended:
+	case len(s.held) >= maxUnended:
 		s.flushPending()
-	case len(s.held) > 0 && l.m.Format != output.FormatJSONL && !l.m.patient:
-		if l.timer == nil {
-			l.timer = time.AfterFunc(unendedFor, l.flushLate)
+	case len(s.held) > 0 && r.m.Format != output.FormatJSONL && !r.m.patient:
+		if r.timer == nil {
+			r.timer = time.AfterFunc(unendedFor, r.flushLate)
 		} else {
-			l.timer.Reset(unendedFor)
+			r.timer.Reset(unendedFor)
 		}
 	}
 
-	return l.m.err
+	return r.m.err
 }
 
 // bufferOf returns the buffer of a stream.
-func (l *RunOutput) bufferOf(stream string) *streamBuffer {
-	for _, s := range l.streams {
+func (r *RunOutput) bufferOf(stream string) *streamBuffer {
+	for _, s := range r.streams {
 		if s.stream == stream {
 			return s
 		}
 	}
 
-	s := &streamBuffer{RunOutput: l, stream: stream}
-	l.streams = append(l.streams, s) // there are at most two, unless the server sends other names
+	s := &streamBuffer{RunOutput: r, stream: stream}
+	r.streams = append(r.streams, s) // there are at most two, unless the server sends other names
 
 	return s
 }
 
 // flushLate prints incomplete lines that were held back for unendedFor.
-func (l *RunOutput) flushLate() {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	for _, s := range l.streams {
+func (r *RunOutput) flushLate() {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	for _, s := range r.streams {
 		s.flushPending()
 	}
 }
 
-// endOutput prints what is held back. Nothing may be written to l afterwards.
-func (l *RunOutput) endOutput() {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
+// endOutput prints what is held back. Nothing may be written to r afterwards.
+func (r *RunOutput) endOutput() {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
 
-	if l.timer != nil {
-		l.timer.Stop()
+	if r.timer != nil {
+		r.timer.Stop()
 	}
 
-	for _, s := range l.streams {
+	for _, s := range r.streams {
 		s.writeFirst(len(s.held))
 	}
 
-	l.m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == l })
+	r.m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == r })
 
-	for _, s := range l.streams {
-		if l.m.open == s && (l.prefix != "" || l.m.timestamps) {
-			l.m.endLine()
+	for _, s := range r.streams {
+		if r.m.open == s && (r.prefix != "" || r.m.timestamps) {
+			r.m.endLine()
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (s *streamBuffer) writeFirst(n int) {
 	s.m.enqueueOutput(s, s.held[:n])
 
 	// A long line must not keep its buffer allocated.
-	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
+	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*maxUnended {
 		s.held = bytes.Clone(s.held)
 	}
 }
@@ -277,7 +277,7 @@ func (m *Merger) wantsTimes() bool {
 }
 
 // wantsTimes reports whether arrival times are needed for this run.
-func (l *RunOutput) wantsTimes() bool { return l.m.wantsTimes() || l.prefix != "" }
+func (r *RunOutput) wantsTimes() bool { return r.m.wantsTimes() || r.prefix != "" }
 
 // stampLayout has the same width for all times of one time zone, unless its offset changes to or from zero.
 const stampLayout = "2006-01-02T15:04:05.000Z07:00"

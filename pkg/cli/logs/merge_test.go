@@ -225,7 +225,7 @@ func TestMerger_BoundsWhatItHolds(t *testing.T) {
 
 	for range 100 { // 3 MB
 		_, _ = outputs[0].Write(block)
-		if n := cap(outputs[0].bufferOf("").held); n > 8*mostUnended {
+		if n := cap(outputs[0].bufferOf("").held); n > 8*maxUnended {
 			t.Fatalf("it holds %d bytes", n)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostOpen is the maximum number of outputs that are read at the same time to merge them. If more runs overlap,
+// maxOpen is the maximum number of outputs that are read at the same time to merge them. If more runs overlap,
 // the output of those that began last follows the output of the others.
-const mostOpen = 32
+const maxOpen = 32
 
 // printByTime prints the outputs of runs, merged by the times of their lines. runs must be sorted by their
 // beginnings. Output without times is placed at the beginning of its run.
@@ -47,7 +47,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 
 	for next := 0; ; {
 		// Open all runs that began before the next piece to print.
-		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !beginOf(runs[next]).After(open[0].at)) {
+		for next < len(runs) && len(open) < maxOpen && (len(open) == 0 || !beginOf(runs[next]).After(open[0].at)) {
 			s, err := m.openSource(ctx, c, runs[next], o)
 			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
 				return err

@@ -158,29 +158,29 @@ type namespaceFlags struct {
 	dryRun                  bool
 }
 
-func (o *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
+func (nf *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.runAs, "run-as", nil, "OS `USERS` that tasks may name; * for any (default: none, so tasks run as the default user of their node)")
-	flags.StringSliceVar(&o.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any except those whose members are root in effect, such as docker (default: none)")
-	flags.BoolVar(&o.shell, "shell", false, "tasks may use shell actions")
-	flags.StringSliceVar(&o.envFiles, "env-files", nil, "files on nodes that tasks may read with env_from and stdin: absolute `PATHS`, directories that end in /, or * for any (default: none)")
-	flags.StringVar(&o.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
-	flags.BoolVar(&o.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
-	flags.StringVar(&o.description, "description", "", "`TEXT` that describes the namespace")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
+	flags.StringSliceVar(&nf.runAs, "run-as", nil, "OS `USERS` that tasks may name; * for any (default: none, so tasks run as the default user of their node)")
+	flags.StringSliceVar(&nf.groups, "groups", nil, "OS `GROUPS` that tasks may name; * for any except those whose members are root in effect, such as docker (default: none)")
+	flags.BoolVar(&nf.shell, "shell", false, "tasks may use shell actions")
+	flags.StringSliceVar(&nf.envFiles, "env-files", nil, "files on nodes that tasks may read with env_from and stdin: absolute `PATHS`, directories that end in /, or * for any (default: none)")
+	flags.StringVar(&nf.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
+	flags.BoolVar(&nf.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
+	flags.StringVar(&nf.description, "description", "", "`TEXT` that describes the namespace")
+	flags.BoolVar(&nf.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
 }
 
 // applyTo changes the fields whose flags were given.
-func (o *namespaceFlags) applyTo(cmd *cobra.Command, n *task.Namespace) (changed bool) {
+func (nf *namespaceFlags) applyTo(cmd *cobra.Command, n *task.Namespace) (changed bool) {
 	for flag, set := range map[string]func(){
-		"run-as":      func() { n.RunAs = o.runAs },
-		"groups":      func() { n.Groups = o.groups },
-		"shell":       func() { n.Shell = o.shell },
-		"env-files":   func() { n.EnvFiles = o.envFiles },
-		"nodes":       func() { n.Nodes = o.nodes },
-		"audit-reads": func() { n.AuditReads = o.auditReads },
-		"description": func() { n.Description = o.description },
+		"run-as":      func() { n.RunAs = nf.runAs },
+		"groups":      func() { n.Groups = nf.groups },
+		"shell":       func() { n.Shell = nf.shell },
+		"env-files":   func() { n.EnvFiles = nf.envFiles },
+		"nodes":       func() { n.Nodes = nf.nodes },
+		"audit-reads": func() { n.AuditReads = nf.auditReads },
+		"description": func() { n.Description = nf.description },
 	} {
 		if cmd.Flags().Changed(flag) {
 			set()

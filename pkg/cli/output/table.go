@@ -72,14 +72,14 @@ type Table struct {
 }
 
 // AddRow adds a row. It may have fewer cells than there are columns.
-func (g *Table) AddRow(cells ...string) { g.Rows = append(g.Rows, cells) }
+func (ta *Table) AddRow(cells ...string) { ta.Rows = append(ta.Rows, cells) }
 
 // Render returns the table as text: without lines, columns as wide as necessary, and two spaces between them.
 // On a terminal, it is shortened to the terminal's width.
-func (g *Table) Render(p *Printer) string {
-	if len(g.Rows) == 0 {
-		if g.Empty != "" {
-			p.Note("%s", p.Plain(g.Empty))
+func (ta *Table) Render(p *Printer) string {
+	if len(ta.Rows) == 0 {
+		if ta.Empty != "" {
+			p.Note("%s", p.Plain(ta.Empty))
 		}
 		return ""
 	}
@@ -96,17 +96,17 @@ func (g *Table) Render(p *Printer) string {
 
 	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: more}
 	if width, tty := p.Terminal(p.Out); tty && width > 0 {
-		g = g.fitToWidth(width, more)
+		ta = ta.fitToWidth(width, more)
 		style.Size.WidthMax = width + columnGap // the last column is also followed by spaces
 	}
 
 	t.SetStyle(style)
 
 	if !p.NoHeaders {
-		t.AppendHeader(rowOf(g.Headers))
+		t.AppendHeader(rowOf(ta.Headers))
 	}
 
-	for _, r := range g.Rows {
+	for _, r := range ta.Rows {
 		t.AppendRow(rowOf(r))
 	}
 
@@ -161,16 +161,16 @@ func minWidth(head string) int {
 // fitToWidth makes a table as narrow as a terminal. The widest columns are shortened first, each down to its
 // minimum width. Only if that is not enough, the last columns are removed. Cutting rows at the edge instead
 // would hide the state of a task because of a long schedule.
-func (g *Table) fitToWidth(width int, more string) *Table {
-	widths := make([]int, len(g.Headers))
-	for _, row := range append([][]string{g.Headers}, g.Rows...) {
+func (ta *Table) fitToWidth(width int, more string) *Table {
+	widths := make([]int, len(ta.Headers))
+	for _, row := range append([][]string{ta.Headers}, ta.Rows...) {
 		for i, cell := range row[:min(len(row), len(widths))] {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
 
 	least := make([]int, len(widths))
-	for i, head := range g.Headers {
+	for i, head := range ta.Headers {
 		least[i] = min(widths[i], max(minWidth(head), text.StringWidthWithoutEscSequences(head)))
 	}
 
@@ -195,7 +195,7 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 		widths[widest]--
 	}
 
-	out := &Table{Empty: g.Empty}
+	out := &Table{Empty: ta.Empty}
 	short := func(row []string) []string {
 		row = slices.Clone(row[:min(len(row), kept)])
 		for i := range row {
@@ -204,12 +204,12 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 		return row
 	}
 
-	out.Headers = short(g.Headers)
-	if kept < len(g.Headers) {
+	out.Headers = short(ta.Headers)
+	if kept < len(ta.Headers) {
 		out.Headers = append(out.Headers, more)
 	}
 
-	for _, row := range g.Rows {
+	for _, row := range ta.Rows {
 		out.AddRow(short(row)...)
 	}
 

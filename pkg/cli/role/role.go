@@ -141,10 +141,10 @@ type roleFlags struct {
 	dryRun      bool
 }
 
-func (o *roleFlags) defineFlags(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&o.rules, "rule", nil, "allow these verbs on these kinds of objects, as `VERBS:KINDS` or VERBS:KINDS:LABELS; may be repeated")
-	cmd.Flags().StringVar(&o.description, "description", "", "`TEXT` that describes the role")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
+func (r *roleFlags) defineFlags(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&r.rules, "rule", nil, "allow these verbs on these kinds of objects, as `VERBS:KINDS` or VERBS:KINDS:LABELS; may be repeated")
+	cmd.Flags().StringVar(&r.description, "description", "", "`TEXT` that describes the role")
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "rule", complete.Rules)
 }
 

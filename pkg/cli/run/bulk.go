@@ -31,16 +31,16 @@ type bulkFlags struct {
 }
 
 // bindFlags declares the flags.
-func (p *bulkFlags) bindFlags(cmd *cobra.Command) {
-	p.Flags.Bind(cmd, true)
+func (b *bulkFlags) bindFlags(cmd *cobra.Command) {
+	b.Flags.Bind(cmd, true)
 	usage := "select all waiting and active runs"
-	if p.dead {
+	if b.dead {
 		usage = "select all dead runs"
 	}
 
-	cmd.Flags().BoolVar(&p.all, "all", false, usage+" of the namespace, or of all namespaces with -A")
-	cmd.Flags().StringSliceVar(&p.states, "state", nil, "select only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
-	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
+	cmd.Flags().BoolVar(&b.all, "all", false, usage+" of the namespace, or of all namespaces with -A")
+	cmd.Flags().StringSliceVar(&b.states, "state", nil, "select only runs in these `STATES`: "+strings.Join(stateNames(b.of), ", "))
+	complete.RegisterFixed(cmd, "state", stateNames(b.of)...)
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
 }
 

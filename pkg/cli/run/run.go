@@ -44,34 +44,34 @@ type ListFlags struct {
 }
 
 // Bind declares the flags.
-func (f *ListFlags) Bind(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.States, "state", nil, "list only runs in these `STATES`, such as failed,timed_out")
-	cmd.Flags().StringVar(&f.Since, "since", "", "list only runs of ticks since this `TIME`, or within a duration such as 2h")
-	cmd.Flags().StringVar(&f.Until, "until", "", "list only runs of ticks before this `TIME`, or older than a duration such as 2h")
-	cmd.Flags().IntVar(&f.Limit, "limit", 0, "show at most `N` results (0: no limit)")
+func (l *ListFlags) Bind(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&l.States, "state", nil, "list only runs in these `STATES`, such as failed,timed_out")
+	cmd.Flags().StringVar(&l.Since, "since", "", "list only runs of ticks since this `TIME`, or within a duration such as 2h")
+	cmd.Flags().StringVar(&l.Until, "until", "", "list only runs of ticks before this `TIME`, or older than a duration such as 2h")
+	cmd.Flags().IntVar(&l.Limit, "limit", 0, "show at most `N` results (0: no limit)")
 	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
 }
 
 // Filter converts the flags to options of the client. Local times are in the given zone.
-func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunListOptions, error) {
-	out := client.RunListOptions{Limit: r.Limit}
+func (l *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunListOptions, error) {
+	out := client.RunListOptions{Limit: l.Limit}
 
-	if r.Limit < 0 {
-		return out, failure.Usage("--limit %d: must not be negative", r.Limit)
+	if l.Limit < 0 {
+		return out, failure.Usage("--limit %d: must not be negative", l.Limit)
 	}
 
 	var err error
-	if out.States, err = readStates(r.States, task.States()); err != nil {
+	if out.States, err = readStates(l.States, task.States()); err != nil {
 		return out, err
 	}
-	if out.Since, err = f.ParseBeginning("since", r.Since, zone); err != nil {
+	if out.Since, err = f.ParseBeginning("since", l.Since, zone); err != nil {
 		return out, err
 	}
-	if out.Until, err = f.ParseBeginning("until", r.Until, zone); err != nil {
+	if out.Until, err = f.ParseBeginning("until", l.Until, zone); err != nil {
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
-		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(r.Until), task.Quote(r.Since))
+		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(l.Until), task.Quote(l.Since))
 	}
 
 	return out, nil

@@ -52,7 +52,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		// This check comes before any other message about the words, because a word may contain a value.
 		for _, w := range words {
-			if name, _, is := strings.Cut(w, "="); is {
+			if name, _, ok := strings.Cut(w, "="); ok {
 				return failure.Usage("%s=…: other users of this host can read a value on the command line", task.Quote(name)).
 					WithHint("to read it from standard input: carillon secret set NAME KEY; remove the value that you typed from the history of your shell")
 			}
@@ -170,12 +170,12 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 }
 
 // fromInput returns how many sources are standard input.
-func (f secretSources) fromInput() (n int) {
-	if f.envFile == "-" {
+func (s secretSources) fromInput() (n int) {
+	if s.envFile == "-" {
 		n++
 	}
 
-	for _, pair := range f.files {
+	for _, pair := range s.files {
 		if _, file, _ := strings.Cut(pair, "="); file == "-" {
 			n++
 		}

@@ -24,10 +24,10 @@ type Flags struct {
 }
 
 // Bind declares the flags. changes adds those for commands that change something.
-func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks whose labels match this `SELECTOR`, such as team=data")
+func (f *Flags) Bind(cmd *cobra.Command, changes bool) {
+	cmd.Flags().StringVarP(&f.Selector, "selector", "l", "", "select tasks whose labels match this `SELECTOR`, such as team=data")
 	if changes {
-		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print the changes without making them")
+		cmd.Flags().BoolVar(&f.DryRun, "dry-run", false, "print the changes without making them")
 	}
 }
 

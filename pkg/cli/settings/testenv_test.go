@@ -13,12 +13,12 @@ func newTestEnv() *testEnv {
 }
 
 // token returns the token that calls would use.
-func (d *testEnv) token() (string, error) {
-	s, err := d.Settings()
+func (t *testEnv) token() (string, error) {
+	s, err := t.Settings()
 	if err != nil {
 		return "", err
 	}
 
-	c, err := d.ReadCredential(s)
+	c, err := t.ReadCredential(s)
 	return c.Token, err
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostOpenings limits how often the editor is opened. A noninteractive editor may change the text each time.
-const mostOpenings = 50
+// maxOpenings limits how often the editor is opened. A noninteractive editor may change the text each time.
+const maxOpenings = 50
 
 // editCommand returns "carillon task edit".
 func editCommand(f *factory.Factory) *cobra.Command {
@@ -120,7 +120,7 @@ func (e *editSession) editUntilApplied(ctx context.Context, c *client.Client, t 
 	var why error // why the editor is opened again
 	head := commentOut(fmt.Sprintf("Task %s at revision %d. Comment lines at the top, like this one, are ignored.\n"+
 		"Omitted fields have their defaults.", selection.TaskName(e.Factory, t), t.Revision))
-	for range mostOpenings {
+	for range maxOpenings {
 		shown := append([]byte(head), body...)
 		text, err := e.openEditor(ctx, shown)
 		switch {

@@ -86,18 +86,18 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 }
 
 // exportSelected exports the tasks that words and flags select.
-func (x *exporter) exportSelected(ctx context.Context, c *client.Client, words []string) error {
-	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
-		return x.exportByName(ctx, c, words)
+func (e *exporter) exportSelected(ctx context.Context, c *client.Client, words []string) error {
+	if e.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
+		return e.exportByName(ctx, c, words)
 	}
-	if x.selector != "" && len(words) > 0 {
+	if e.selector != "" && len(words) > 0 {
 		return failure.Usage("names and -l cannot be used together")
 	}
 
 	matched := map[string]bool{}
 	var codes []int
 
-	namespace, query, err := selection.Query(x.Factory, words, x.selector)
+	namespace, query, err := selection.Query(e.Factory, words, e.selector)
 	if err != nil {
 		return err
 	}
@@ -108,67 +108,67 @@ func (x *exporter) exportSelected(ctx context.Context, c *client.Client, words [
 		}
 
 		for _, w := range words {
-			matched[w] = matched[w] || selection.Matches(x.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
+			matched[w] = matched[w] || selection.Matches(e.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 		}
 
-		if err := x.writeTask(t); err != nil {
-			codes = append(codes, x.Report(err))
+		if err := e.writeTask(t); err != nil {
+			codes = append(codes, e.Report(err))
 		}
 	}
 
 	for _, w := range words {
 		if !matched[w] {
-			codes = append(codes, x.Report(failure.NotFound("no task matches %s", task.Quote(w))))
+			codes = append(codes, e.Report(failure.NotFound("no task matches %s", task.Quote(w))))
 		}
 	}
 
-	if x.count == 0 && len(codes) == 0 {
-		x.Note("no tasks")
+	if e.count == 0 && len(codes) == 0 {
+		e.Note("no tasks")
 	}
 
 	return failure.AlreadyReported(codes)
 }
 
 // exportByName exports tasks by their names.
-func (x *exporter) exportByName(ctx context.Context, c *client.Client, words []string) error {
+func (e *exporter) exportByName(ctx context.Context, c *client.Client, words []string) error {
 	refs := make([]selection.Ref, len(words))
 	for i, w := range words {
 		var err error
-		if refs[i], err = selection.ParseRef(x.Factory, w); err != nil {
+		if refs[i], err = selection.ParseRef(e.Factory, w); err != nil {
 			return err
 		}
 	}
 
-	return batch.ForEach(ctx, x.Factory, refs, func(r selection.Ref) error {
+	return batch.ForEach(ctx, e.Factory, refs, func(r selection.Ref) error {
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		if err != nil {
-			return selection.ExplainMissing(ctx, x.Factory, c, r, err)
+			return selection.ExplainMissing(ctx, e.Factory, c, r, err)
 		}
-		return x.writeTask(t)
+		return e.writeTask(t)
 	})
 }
 
 // writeTask exports a task. It omits the namespace if applying the output with the current settings means the
 // same.
-func (x *exporter) writeTask(t client.Task) error {
+func (e *exporter) writeTask(t client.Task) error {
 	std := task.Defaults().Namespace
-	least, err := manifest.MinimalSpec(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
+	least, err := manifest.MinimalSpec(t.Spec, t.Namespace == std && e.Namespace() == std && !e.AllNamespaces)
 	if err != nil {
 		return err
 	}
 
-	first := x.count == 0
-	x.count++
+	first := e.count == 0
+	e.count++
 	switch {
-	case x.dir != "":
-		return x.writeFile(t, least)
-	case x.Format == output.FormatJSON:
-		x.list = append(x.list, least)
+	case e.dir != "":
+		return e.writeFile(t, least)
+	case e.Format == output.FormatJSON:
+		e.list = append(e.list, least)
 		return nil
-	case x.Format == output.FormatJSONL:
-		return x.Print(string(least) + "\n")
-	case x.Format == output.FormatName:
-		return x.Print(selection.TaskName(x.Factory, t) + "\n")
+	case e.Format == output.FormatJSONL:
+		return e.Print(string(least) + "\n")
+	case e.Format == output.FormatName:
+		return e.Print(selection.TaskName(e.Factory, t) + "\n")
 	}
 
 	text, err := manifest.WriteYAML(least)
@@ -180,12 +180,12 @@ func (x *exporter) writeTask(t client.Task) error {
 		text = append([]byte("---\n"), text...)
 	}
 
-	return x.Print(string(text))
+	return e.Print(string(text))
 }
 
 // writeFile writes a task to its own file. The name of the file comes from the server, so it is checked here: a
 // malicious server must not choose a path outside the directory.
-func (x *exporter) writeFile(t client.Task, least []byte) error {
+func (e *exporter) writeFile(t client.Task, least []byte) error {
 	if err := cmp.Or(task.CheckName("namespace", t.Namespace), task.CheckName("name", t.Name)); err != nil {
 		return fmt.Errorf("the server returned a task that cannot be written to a file: %w", err)
 	}
@@ -195,8 +195,8 @@ func (x *exporter) writeFile(t client.Task, least []byte) error {
 		return fmt.Errorf("write YAML: %w", err)
 	}
 
-	dir := x.dir
-	if x.AllNamespaces {
+	dir := e.dir
+	if e.AllNamespaces {
 		dir = filepath.Join(dir, t.Namespace)
 	}
 
@@ -210,10 +210,10 @@ func (x *exporter) writeFile(t client.Task, least []byte) error {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
-	case x.saysSame(file, have, least):
-		x.Say("unchanged %s", file)
+	case e.saysSame(file, have, least):
+		e.Say("unchanged %s", file)
 		return nil
-	case !x.force:
+	case !e.force:
 		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " differs from the task",
 			Hint: "to overwrite it, add --force; to see the differences: carillon diff -f " + file}}
 	}
@@ -222,14 +222,14 @@ func (x *exporter) writeFile(t client.Task, least []byte) error {
 		return fmt.Errorf("%s: %s", file, failure.FileReason(err))
 	}
 
-	x.Say("wrote %s", file)
+	e.Say("wrote %s", file)
 
 	return nil
 }
 
 // saysSame reports whether a file contains this task and no other.
-func (x *exporter) saysSame(file string, have, least []byte) bool {
-	objects, err := manifest.Read(file, have, x.Namespace())
+func (e *exporter) saysSame(file string, have, least []byte) bool {
+	objects, err := manifest.Read(file, have, e.Namespace())
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
 		return false
 	}
@@ -239,7 +239,7 @@ func (x *exporter) saysSame(file string, have, least []byte) bool {
 		return false
 	}
 
-	wanted, err := manifest.Read("x.json", least, x.Namespace())
+	wanted, err := manifest.Read("x.json", least, e.Namespace())
 	if err != nil || len(wanted) != 1 {
 		return false
 	}

@@ -108,8 +108,8 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 }
 
 // help returns the help of the flag: the first sentence about its field, the allowed values, and the default.
-func (t fieldFlag) help() string {
-	f, _ := task.FindField(task.SpecFields(), t.path)
+func (ff fieldFlag) help() string {
+	f, _ := task.FindField(task.SpecFields(), ff.path)
 	about := []rune(wording.FirstSentence(f.Doc))
 	about[0] = unicode.ToLower(about[0])
 	words := string(about)
@@ -117,8 +117,8 @@ func (t fieldFlag) help() string {
 	if len(f.Enum) > 0 {
 		words += ": " + strings.Join(f.Enum, ", ")
 	}
-	if t.note != "" {
-		words += "; " + t.note
+	if ff.note != "" {
+		words += "; " + ff.note
 	}
 	if f.Default != "" && f.Default != "none" {
 		words += " (default: " + f.Default + ")"

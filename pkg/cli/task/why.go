@@ -118,13 +118,13 @@ func isNotFound(err error) bool {
 // whyTrimmedRun asks about the time of a run that has no record, because the ledger of its task may remember it. missing is
 // the error that there is no record.
 func whyTrimmedRun(ctx context.Context, f *factory.Factory, c *client.Client, w selection.RunWord, q *client.WhyQuestion, missing error) (selection.Ref, error) {
-	at, isID := task.TimeOfRunID(w.ID)
-	if isID && w.Task == "" {
+	at, ok := task.TimeOfRunID(w.ID)
+	if ok && w.Task == "" {
 		// The id does not name the task.
 		return selection.Ref{}, failure.NotFound("run %s is not on record", task.Quote(w.ID)).
 			WithHint("carillon why TASK --at %s", view.Timestamp(task.At(at)))
 	}
-	if !isID && w.Tick == "" {
+	if !ok && w.Tick == "" {
 		return selection.Ref{}, missing
 	}
 
@@ -133,7 +133,7 @@ func whyTrimmedRun(ctx context.Context, f *factory.Factory, c *client.Client, w 
 		return r, err
 	}
 
-	if isID {
+	if ok {
 		q.At = view.Timestamp(task.At(at))
 		return r, nil
 	}

@@ -73,17 +73,17 @@ const (
 )
 
 // Run shows the list until Done returns true, the events end, or ctx does.
-func (w *List[T]) Run(ctx context.Context) error {
-	w.dirty, w.shown, w.poked, w.seed = map[string]bool{}, map[string]uint64{}, wake.NewSignal(), maphash.MakeSeed()
-	w.Events.Since = w.Now().Add(-watchBefore)
-	w.Events.Lost = func(err error) {
+func (l *List[T]) Run(ctx context.Context) error {
+	l.dirty, l.shown, l.poked, l.seed = map[string]bool{}, map[string]uint64{}, wake.NewSignal(), maphash.MakeSeed()
+	l.Events.Since = l.Now().Add(-watchBefore)
+	l.Events.Lost = func(err error) {
 		if err == nil {
-			w.Note("the server is back")
-			w.markDirty("")
+			l.Note("the server is back")
+			l.markDirty("")
 			return
 		}
 
-		w.Note("waiting for the server: %s", err)
+		l.Note("waiting for the server: %s", err)
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -92,29 +92,29 @@ func (w *List[T]) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 
-	wg.Go(func() { ended <- w.followEvents(ctx) })
+	wg.Go(func() { ended <- l.followEvents(ctx) })
 
-	if _, tty := w.Terminal(w.Out); tty && w.ForPeople() {
-		return w.redrawScreen(ctx, ended)
+	if _, tty := l.Terminal(l.Out); tty && l.ForPeople() {
+		return l.redrawScreen(ctx, ended)
 	}
 
-	return w.printChanges(ctx, ended)
+	return l.printChanges(ctx, ended)
 }
 
 // followEvents marks the items that events affect, until the events end.
-func (w *List[T]) followEvents(ctx context.Context) error {
-	for e, err := range w.Client.Events.Follow(ctx, w.Events) {
+func (l *List[T]) followEvents(ctx context.Context) error {
+	for e, err := range l.Client.Events.Follow(ctx, l.Events) {
 		if err != nil {
 			return err
 		}
 
 		key, ok := "", e.Kind == task.EventGap
 		if !ok {
-			key, ok = w.Affects(e)
+			key, ok = l.Affects(e)
 		}
 
 		if ok {
-			w.markDirty(key)
+			l.markDirty(key)
 		}
 	}
 
@@ -122,36 +122,36 @@ func (w *List[T]) followEvents(ctx context.Context) error {
 }
 
 // markDirty marks an item as changed. "" marks all items.
-func (w *List[T]) markDirty(key string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (l *List[T]) markDirty(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	if len(w.dirty) >= maxDirty {
+	if len(l.dirty) >= maxDirty {
 		key = ""
 	}
 
-	w.dirty[key] = true
-	w.poked.Send()
+	l.dirty[key] = true
+	l.poked.Send()
 }
 
 // takeDirty returns the items that were marked since the last call. all is true if any item may have changed.
-func (w *List[T]) takeDirty() (keys []string, all bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (l *List[T]) takeDirty() (keys []string, all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	for k := range w.dirty {
+	for k := range l.dirty {
 		keys = append(keys, k)
 	}
 
 	slices.Sort(keys)
-	all = w.dirty[""]
-	clear(w.dirty)
+	all = l.dirty[""]
+	clear(l.dirty)
 
 	return keys, all
 }
 
 // waitForChange waits until an item is marked and no further events follow at once.
-func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
+func (l *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -159,49 +159,49 @@ func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <
 		return false, err
 	case <-clock:
 		return false, nil
-	case <-w.poked:
+	case <-l.poked:
 		return true, factory.Sleep(ctx, settleTime)
 	}
 }
 
 // printChanges prints the list, and then a line for each change.
-func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
-	began := w.Now()
-	list, err := w.Read(ctx, 0)
+func (l *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
+	began := l.Now()
+	list, err := l.Read(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if err := w.printItems(list, true); err != nil {
+	if err := l.printItems(list, true); err != nil {
 		return err
 	}
 
-	footer := w.noteFooter("")
-	rescan, stop := w.startRescans()
+	footer := l.noteFooter("")
+	rescan, stop := l.startRescans()
 	defer stop()
-	rest := w.restAfter(began)
+	rest := l.restAfter(began)
 
-	for w.Done == nil || !w.Done(list) {
-		touched, err := w.waitForChange(ctx, ended, rescan)
+	for l.Done == nil || !l.Done(list) {
+		touched, err := l.waitForChange(ctx, ended, rescan)
 		if err != nil {
 			return err
 		}
 
-		keys, all := w.takeDirty()
-		if w.Partial {
-			keys = slices.DeleteFunc(keys, func(k string) bool { _, known := w.shown[k]; return !known })
-			all = all || !touched && !w.Now().Before(rest)
+		keys, all := l.takeDirty()
+		if l.Partial {
+			keys = slices.DeleteFunc(keys, func(k string) bool { _, known := l.shown[k]; return !known })
+			all = all || !touched && !l.Now().Before(rest)
 		}
 
 		switch {
-		case all || w.Reread == nil:
-			began := w.Now()
-			if list, err = w.Read(ctx, 0); err == nil {
-				err = w.printChanged(list, nil)
-				footer, rest = w.noteFooter(footer), w.restAfter(began)
+		case all || l.Reread == nil:
+			began := l.Now()
+			if list, err = l.Read(ctx, 0); err == nil {
+				err = l.printChanged(list, nil)
+				footer, rest = l.noteFooter(footer), l.restAfter(began)
 			}
 		case len(keys) > 0:
-			if list, err = w.Reread(ctx, keys); err == nil {
-				err = w.printChanged(list, keys)
+			if list, err = l.Reread(ctx, keys); err == nil {
+				err = l.printChanged(list, keys)
 			}
 		}
 
@@ -221,30 +221,30 @@ func canWait(err error) bool {
 }
 
 // startRescans returns a channel that delivers when to read a list again, if it is Partial, and a function that ends it.
-func (w *List[T]) startRescans() (<-chan time.Time, func()) {
-	if !w.Partial || w.Rescan <= 0 {
+func (l *List[T]) startRescans() (<-chan time.Time, func()) {
+	if !l.Partial || l.Rescan <= 0 {
 		return nil, func() {}
 	}
 
-	t := time.NewTicker(w.Rescan)
+	t := time.NewTicker(l.Rescan)
 
 	return t.C, t.Stop
 }
 
 // restAfter returns when the list may be read again, after a read that has just ended.
-func (w *List[T]) restAfter(began time.Time) time.Time {
-	return w.Now().Add(max(watchShare*w.Now().Sub(began), settleTime))
+func (l *List[T]) restAfter(began time.Time) time.Time {
+	return l.Now().Add(max(watchShare*l.Now().Sub(began), settleTime))
 }
 
 // noteFooter prints the footer if it differs from the last one, and returns it.
-func (w *List[T]) noteFooter(last string) string {
-	if w.Footer == nil {
+func (l *List[T]) noteFooter(last string) string {
+	if l.Footer == nil {
 		return ""
 	}
 
-	text := w.Footer()
+	text := l.Footer()
 	if text != last && text != "" {
-		w.Note("%s", text)
+		l.Note("%s", text)
 	}
 
 	return text
@@ -252,32 +252,32 @@ func (w *List[T]) noteFooter(last string) string {
 
 // printChanged prints the items that differ from what was printed. Of the keys in looked (nil: all), it reports
 // those that are no longer in the list.
-func (w *List[T]) printChanged(list []T, looked []string) error {
+func (l *List[T]) printChanged(list []T, looked []string) error {
 	there := make(map[string]bool, len(list))
 	var news []T
 	for _, item := range list {
-		k := w.Key(item)
+		k := l.Key(item)
 		there[k] = true
-		if was, known := w.shown[k]; !known || was != w.fingerprint(item) {
+		if was, known := l.shown[k]; !known || was != l.fingerprint(item) {
 			news = append(news, item)
 		}
 	}
 
 	if looked == nil {
-		for k := range w.shown {
+		for k := range l.shown {
 			looked = append(looked, k)
 		}
 		slices.Sort(looked)
 	}
 
-	if err := w.printItems(news, false); err != nil {
+	if err := l.printItems(news, false); err != nil {
 		return err
 	}
 
 	for _, k := range looked {
-		if _, known := w.shown[k]; known && !there[k] {
-			delete(w.shown, k)
-			if err := w.tellGone(k); err != nil {
+		if _, known := l.shown[k]; known && !there[k] {
+			delete(l.shown, k)
+			if err := l.tellGone(k); err != nil {
 				return err
 			}
 		}
@@ -287,37 +287,37 @@ func (w *List[T]) printChanged(list []T, looked []string) error {
 }
 
 // fingerprint returns a hash of an item.
-func (w *List[T]) fingerprint(item T) uint64 {
-	b, _ := output.CompactJSON(w.Comparable(item)) // it was read as JSON, so this cannot fail
-	return maphash.Bytes(w.seed, b)
+func (l *List[T]) fingerprint(item T) uint64 {
+	b, _ := output.CompactJSON(l.Comparable(item)) // it was read as JSON, so this cannot fail
+	return maphash.Bytes(l.seed, b)
 }
 
 // printItems prints items. begin is true for the first output.
-func (w *List[T]) printItems(list []T, begin bool) error {
+func (l *List[T]) printItems(list []T, begin bool) error {
 	for _, item := range list {
-		w.shown[w.Key(item)] = w.fingerprint(item)
+		l.shown[l.Key(item)] = l.fingerprint(item)
 	}
 
 	switch {
-	case w.ForPeople():
-		g, err := w.SelectColumns(w.Table(list, w.Format == output.FormatWide || len(w.Columns) > 0))
+	case l.ForPeople():
+		g, err := l.SelectColumns(l.Table(list, l.Format == output.FormatWide || len(l.Columns) > 0))
 		if err != nil {
 			return err
 		}
-		return w.Print(w.formatRows(g, begin && !w.NoHeaders))
-	case w.Format == output.FormatJSON:
+		return l.Print(l.formatRows(g, begin && !l.NoHeaders))
+	case l.Format == output.FormatJSON:
 		for _, item := range list {
-			if err := w.EmitJSON(item); err != nil {
+			if err := l.EmitJSON(item); err != nil {
 				return err
 			}
 		}
 
 		return nil
-	case w.Format == output.FormatYAML:
+	case l.Format == output.FormatYAML:
 		for _, item := range list {
-			err := w.Print("---\n")
+			err := l.Print("---\n")
 			if err == nil {
-				err = w.EmitYAML(1, func(int) any { return item })
+				err = l.EmitYAML(1, func(int) any { return item })
 			}
 
 			if err != nil {
@@ -328,30 +328,30 @@ func (w *List[T]) printItems(list []T, begin bool) error {
 		return nil
 	}
 
-	return output.EmitList(&w.Factory.Printer, list, w.Name, nil)
+	return output.EmitList(&l.Factory.Printer, list, l.Name, nil)
 }
 
 // tellGone reports that an item has left the list.
-func (w *List[T]) tellGone(key string) error {
-	switch w.Format {
+func (l *List[T]) tellGone(key string) error {
+	switch l.Format {
 	case output.FormatJSON, output.FormatJSONL:
-		return w.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(w.Removed(key)) })
+		return l.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(l.Removed(key)) })
 
 	case output.FormatYAML:
-		if err := w.Print("---\n"); err != nil {
+		if err := l.Print("---\n"); err != nil {
 			return err
 		}
-		return w.EmitYAML(1, func(int) any { return w.Removed(key) })
+		return l.EmitYAML(1, func(int) any { return l.Removed(key) })
 
 	case output.FormatName:
 		return nil
 	}
 
-	return w.Print(key + "  " + w.Paint(output.Dim, "no longer in the list") + "\n")
+	return l.Print(key + "  " + l.Paint(output.Dim, "no longer in the list") + "\n")
 }
 
 // formatRows formats lines of a table. Columns keep their widths as long as their contents fit.
-func (w *List[T]) formatRows(g *output.Table, heads bool) string {
+func (l *List[T]) formatRows(g *output.Table, heads bool) string {
 	all := g.Rows
 	if heads {
 		all = append([][]string{g.Headers}, all...)
@@ -359,10 +359,10 @@ func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 
 	for _, row := range append([][]string{g.Headers}, g.Rows...) {
 		for i, cell := range row {
-			if i == len(w.widths) {
-				w.widths = append(w.widths, 0)
+			if i == len(l.widths) {
+				l.widths = append(l.widths, 0)
 			}
-			w.widths[i] = max(w.widths[i], text.StringWidthWithoutEscSequences(cell))
+			l.widths[i] = max(l.widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
 
@@ -371,7 +371,7 @@ func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
-			line.WriteString(text.Pad(cell, w.widths[i], ' ') + "  ")
+			line.WriteString(text.Pad(cell, l.widths[i], ' ') + "  ")
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
@@ -381,12 +381,12 @@ func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 
 // redrawScreen keeps a terminal's screen up to date. It reads only as many items as fit on the screen, so that
 // a read is cheap however long the list is. If a read takes long, it reads less often.
-func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
+func (l *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
 
 	const cleared = "\x1b[2J"
-	if err := w.Print(cleared); err != nil {
+	if err := l.Print(cleared); err != nil {
 		return err
 	}
 
@@ -394,9 +394,9 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	var rest, next time.Time // no read before rest, and none of a list with Rescan before next
 	stale := true
 	for {
-		now := w.Now()
-		if (stale || w.Rescan > 0 && !now.Before(next)) && !now.Before(rest) {
-			some, err := w.Read(ctx, max(output.TerminalHeight(w.Out)-3, 1))
+		now := l.Now()
+		if (stale || l.Rescan > 0 && !now.Before(next)) && !now.Before(rest) {
+			some, err := l.Read(ctx, max(output.TerminalHeight(l.Out)-3, 1))
 			if err != nil && !canWait(err) {
 				return err
 			}
@@ -405,25 +405,25 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 				list, stale = some, false
 			}
 
-			rest, next = w.restAfter(now), now.Add(w.Rescan)
+			rest, next = l.restAfter(now), now.Add(l.Rescan)
 		}
 
-		if err := w.drawScreen(list); err != nil {
+		if err := l.drawScreen(list); err != nil {
 			return err
 		}
-		if w.Done != nil && w.Done(list) {
+		if l.Done != nil && l.Done(list) {
 			return nil
 		}
 
-		touched, err := w.waitForChange(ctx, ended, clock.C)
+		touched, err := l.waitForChange(ctx, ended, clock.C)
 		if err != nil {
 			return err
 		}
 
 		if touched {
-			keys, all := w.takeDirty()
-			if w.Rescan > 0 && w.Reread != nil && !all {
-				if list, err = w.rereadShown(ctx, list, keys); err != nil && !canWait(err) {
+			keys, all := l.takeDirty()
+			if l.Rescan > 0 && l.Reread != nil && !all {
+				if list, err = l.rereadShown(ctx, list, keys); err != nil && !canWait(err) {
 					return err
 				}
 				continue
@@ -432,15 +432,15 @@ func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 			stale = true
 		}
 
-		stale = stale || w.Moving != nil && w.Moving(list)
+		stale = stale || l.Moving != nil && l.Moving(list)
 	}
 }
 
 // rereadShown reads those items of a list again that have changed. Items that no longer belong to it are dropped.
-func (w *List[T]) rereadShown(ctx context.Context, list []T, changed []string) ([]T, error) {
+func (l *List[T]) rereadShown(ctx context.Context, list []T, changed []string) ([]T, error) {
 	var keys []string
 	for _, item := range list {
-		if k := w.Key(item); slices.Contains(changed, k) {
+		if k := l.Key(item); slices.Contains(changed, k) {
 			keys = append(keys, k)
 		}
 	}
@@ -449,19 +449,19 @@ func (w *List[T]) rereadShown(ctx context.Context, list []T, changed []string) (
 		return list, nil
 	}
 
-	found, err := w.Reread(ctx, keys)
+	found, err := l.Reread(ctx, keys)
 	if err != nil {
 		return list, err
 	}
 
 	current := make(map[string]T, len(found))
 	for _, item := range found {
-		current[w.Key(item)] = item
+		current[l.Key(item)] = item
 	}
 
 	var kept []T
 	for _, item := range list {
-		k := w.Key(item)
+		k := l.Key(item)
 		now, there := current[k]
 
 		switch {
@@ -476,12 +476,12 @@ func (w *List[T]) rereadShown(ctx context.Context, list []T, changed []string) (
 }
 
 // drawScreen draws the list over what was drawn before.
-func (w *List[T]) drawScreen(list []T) error {
+func (l *List[T]) drawScreen(list []T) error {
 	var drawn string
-	if w.Page != nil && len(list) == 1 {
-		drawn = w.Page(list)
+	if l.Page != nil && len(list) == 1 {
+		drawn = l.Page(list)
 	} else {
-		g, err := w.SelectColumns(w.Table(list, w.Format == output.FormatWide || len(w.Columns) > 0))
+		g, err := l.SelectColumns(l.Table(list, l.Format == output.FormatWide || len(l.Columns) > 0))
 		if err != nil {
 			return err
 		}
@@ -489,12 +489,12 @@ func (w *List[T]) drawScreen(list []T) error {
 		if len(g.Rows) == 0 {
 			drawn = g.Empty + "\n"
 		} else {
-			drawn = g.Render(&w.Factory.Printer)
+			drawn = g.Render(&l.Factory.Printer)
 		}
 	}
 
-	if w.Footer != nil {
-		if text := w.Footer(); text != "" {
+	if l.Footer != nil {
+		if text := l.Footer(); text != "" {
 			drawn += text + "\n"
 		}
 	}
@@ -502,7 +502,7 @@ func (w *List[T]) drawScreen(list []T) error {
 	var b strings.Builder
 	b.WriteString("\x1b[H")
 
-	room := max(output.TerminalHeight(w.Out)-1, 2)
+	room := max(output.TerminalHeight(l.Out)-1, 2)
 	for line := range strings.Lines(drawn) {
 		if room--; room < 0 {
 			break
@@ -510,7 +510,7 @@ func (w *List[T]) drawScreen(list []T) error {
 		b.WriteString(strings.TrimSuffix(line, "\n") + "\x1b[K\n")
 	}
 
-	return w.Print(b.String() + "\x1b[J")
+	return l.Print(b.String() + "\x1b[J")
 }
 
 // Removed is printed for programs if an item has left the list, because it was deleted or no longer matches.

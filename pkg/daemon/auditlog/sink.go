@@ -362,8 +362,8 @@ func (s *Sink) savePosition() {
 type fileTarget string
 
 // writeRecords appends lines and syncs the file. After an error the file is as it was, as far as possible.
-func (path fileTarget) writeRecords(_ context.Context, lines [][]byte) error {
-	f, err := os.OpenFile(string(path), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+func (t fileTarget) writeRecords(_ context.Context, lines [][]byte) error {
+	f, err := os.OpenFile(string(t), os.O_CREATE|os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func (path fileTarget) writeRecords(_ context.Context, lines [][]byte) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", string(path))
+		return fmt.Errorf("%s is not a regular file", string(t))
 	}
 
 	text := append(bytes.Join(lines, []byte("\n")), '\n')

@@ -77,28 +77,28 @@ func NewSweeper(node string, store Store, checkClock func() error, now func() ti
 }
 
 // Run sweeps until ctx ends.
-func (a *Sweeper) Run(ctx context.Context) error {
+func (s *Sweeper) Run(ctx context.Context) error {
 	var tokensDue time.Time // by the monotonic clock
 
 	for {
 		if !time.Now().Before(tokensDue) {
 			tokensDue = time.Now().Add(tokensEvery)
 
-			removed, err := a.sweepTokens(ctx)
+			removed, err := s.sweepTokens(ctx)
 			if err != nil && ctx.Err() == nil {
-				a.log.Warn("could not remove expired tokens", zap.Error(err))
+				s.log.Warn("could not remove expired tokens", zap.Error(err))
 			}
 			if removed > 0 {
-				a.log.Info("removed expired tokens", zap.Int("tokens", removed))
+				s.log.Info("removed expired tokens", zap.Int("tokens", removed))
 			}
 		}
 
-		removed, err := a.sweepRecords(ctx)
+		removed, err := s.sweepRecords(ctx)
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("could not remove old audit records", zap.Error(err))
+			s.log.Warn("could not remove old audit records", zap.Error(err))
 		}
 		if removed > 0 {
-			a.log.Info("removed old audit records", zap.Int("records", removed))
+			s.log.Info("removed old audit records", zap.Int("records", removed))
 		}
 
 		// Records must not arrive faster than they are removed.
@@ -113,19 +113,19 @@ func (a *Sweeper) Run(ctx context.Context) error {
 }
 
 // sweepTokens removes the tokens that expired long ago, at most tokensMost of them.
-func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
+func (s *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
 	for after := ""; removed < tokensMost; {
-		if a.clock() != nil {
+		if s.clock() != nil {
 			return removed, nil // ages cannot be computed
 		}
 
-		now := a.now()
-		expired, next, err := a.store.ExpiredTokens(ctx, now.Add(-tokenAge), now.Add(-sessionAge), after, tokensPage)
+		now := s.now()
+		expired, next, err := s.store.ExpiredTokens(ctx, now.Add(-tokenAge), now.Add(-sessionAge), after, tokensPage)
 		if err != nil {
 			return removed, err
 		}
 
-		n, err := a.store.DeleteExpiredTokens(ctx, a.node, expired, now)
+		n, err := s.store.DeleteExpiredTokens(ctx, s.node, expired, now)
 		if removed += n; err != nil {
 			return removed, err
 		}
@@ -139,31 +139,31 @@ func (a *Sweeper) sweepTokens(ctx context.Context) (removed int, err error) {
 }
 
 // sweepRecords removes the records that are too old, and then some of those that take too much space. Each removal also writes a record of the gap.
-func (a *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
-	gaps, err := a.readGaps(ctx)
+func (s *Sweeper) sweepRecords(ctx context.Context) (removed int, err error) {
+	gaps, err := s.readGaps(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	if a.clock() == nil {
-		if removed, err = a.removeOld(ctx, gaps); err != nil {
+	if s.clock() == nil {
+		if removed, err = s.removeOld(ctx, gaps); err != nil {
 			return removed, err
 		}
 	}
 
-	size, records, err := a.store.AuditSize(ctx)
+	size, records, err := s.store.AuditSize(ctx)
 	if err != nil || records == 0 {
 		return removed, err
 	}
 
-	limit := a.sizeLimit(ctx)
-	if limit == 0 || size <= limit || !a.measured.IsZero() && time.Since(a.measured) < measureEvery {
+	limit := s.sizeLimit(ctx)
+	if limit == 0 || size <= limit || !s.measured.IsZero() && time.Since(s.measured) < measureEvery {
 		return removed, nil
 	}
 
-	more, err := a.removeExcess(ctx, gaps, limit)
+	more, err := s.removeExcess(ctx, gaps, limit)
 	if more > 0 {
-		a.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest records of the largest subjects",
+		s.log.Warn("the audit records took more than their share of etcd's quota; removed the oldest records of the largest subjects",
 			zap.Int("records", more), zap.Int64("bytes", size), zap.Int64("limit", limit))
 	}
 
@@ -181,8 +181,8 @@ type gapKey struct {
 
 func keyOfGap(g *task.AuditGap) gapKey { return gapKey{g.Why, g.Access, g.Subject} }
 
-func (a *Sweeper) readGaps(ctx context.Context) (gapSet, error) {
-	list, err := a.store.AuditGaps(ctx)
+func (s *Sweeper) readGaps(ctx context.Context) (gapSet, error) {
+	list, err := s.store.AuditGaps(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -234,9 +234,9 @@ func extendGap(g task.AuditGap, removed []store.AuditEntry) task.AuditGap {
 }
 
 // removeEntries removes records and extends their gap.
-func (a *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditGap, removed []store.AuditEntry, ranges []store.AuditRange) error {
+func (s *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditGap, removed []store.AuditEntry, ranges []store.AuditRange) error {
 	g.AuditGap = extendGap(g.AuditGap, removed)
-	mod, err := a.store.RemoveAudit(ctx, g, ranges)
+	mod, err := s.store.RemoveAudit(ctx, g, ranges)
 	if err != nil {
 		return err
 	}
@@ -249,13 +249,13 @@ func (a *Sweeper) removeEntries(ctx context.Context, gaps gapSet, g store.AuditG
 
 // removeOld removes the records that are older than maxAge. It also merges gaps that are older into one: no records of their
 // time are left.
-func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err error) {
-	before := a.now().Add(-maxAge)
+func (s *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err error) {
+	before := s.now().Add(-maxAge)
 	byAge := gaps[gapKey{why: task.GapAge}]
 	byAge.Why = task.GapAge
 
 	for removed < sweepMost {
-		page, err := a.store.AuditBefore(ctx, before, sweepPage)
+		page, err := s.store.AuditBefore(ctx, before, sweepPage)
 		if err != nil {
 			return removed, err
 		}
@@ -264,7 +264,7 @@ func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err 
 		}
 
 		all := store.AuditRange{First: page.Entries[0].ID, Last: page.Entries[len(page.Entries)-1].ID, Revision: page.Revision}
-		if err := a.removeEntries(ctx, gaps, byAge, page.Entries, []store.AuditRange{all}); err != nil {
+		if err := s.removeEntries(ctx, gaps, byAge, page.Entries, []store.AuditRange{all}); err != nil {
 			return removed, err
 		}
 
@@ -275,11 +275,11 @@ func (a *Sweeper) removeOld(ctx context.Context, gaps gapSet) (removed int, err 
 		}
 	}
 
-	return removed, a.mergeOldGaps(ctx, gaps, byAge, before)
+	return removed, s.mergeOldGaps(ctx, gaps, byAge, before)
 }
 
 // mergeOldGaps merges gaps whose newest record would be too old now into byAge.
-func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.AuditGap, before time.Time) error {
+func (s *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.AuditGap, before time.Time) error {
 	var old []store.AuditGap
 	merged := byAge
 	for _, g := range gaps {
@@ -303,7 +303,7 @@ func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.Aud
 	}
 
 	merged.Removed = 0
-	mod, err := a.store.RemoveAudit(ctx, merged, nil, old...)
+	mod, err := s.store.RemoveAudit(ctx, merged, nil, old...)
 	if err != nil {
 		return err
 	}
@@ -319,9 +319,9 @@ func (a *Sweeper) mergeOldGaps(ctx context.Context, gaps gapSet, byAge store.Aud
 
 // removeExcess removes records until the rest fits into the limit. It reads all records at most twice: to measure them, and to
 // remove some.
-func (a *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (removed int, err error) {
+func (s *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (removed int, err error) {
 	sizes := map[owner]int64{}
-	err = a.eachPage(ctx, func(page store.AuditPage) (bool, error) {
+	err = s.eachPage(ctx, func(page store.AuditPage) (bool, error) {
 		for _, e := range page.Entries {
 			sizes[ownerOf(e)] += e.Bytes
 		}
@@ -333,14 +333,14 @@ func (a *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (r
 
 	excess := planRemoval(sizes, limit)
 	if len(excess) == 0 {
-		a.measured = time.Now()
+		s.measured = time.Now()
 		return 0, nil
 	}
-	a.measured = time.Time{}
+	s.measured = time.Time{}
 
-	err = a.eachPage(ctx, func(page store.AuditPage) (bool, error) {
+	err = s.eachPage(ctx, func(page store.AuditPage) (bool, error) {
 		for _, r := range chooseRemovals(page, excess) {
-			if err := a.removeEntries(ctx, gaps, gaps.gapOf(r.owner), r.entries, r.ranges); err != nil {
+			if err := s.removeEntries(ctx, gaps, gaps.gapOf(r.owner), r.entries, r.ranges); err != nil {
 				return false, err
 			}
 			removed += len(r.entries)
@@ -353,9 +353,9 @@ func (a *Sweeper) removeExcess(ctx context.Context, gaps gapSet, limit int64) (r
 }
 
 // eachPage calls f with all records, the oldest first, until it returns false or an error.
-func (a *Sweeper) eachPage(ctx context.Context, f func(store.AuditPage) (more bool, err error)) error {
+func (s *Sweeper) eachPage(ctx context.Context, f func(store.AuditPage) (more bool, err error)) error {
 	for after := ""; ; {
-		page, err := a.store.AuditEntries(ctx, after, sweepPage)
+		page, err := s.store.AuditEntries(ctx, after, sweepPage)
 		if err != nil {
 			return err
 		}
@@ -368,8 +368,8 @@ func (a *Sweeper) eachPage(ctx context.Context, f func(store.AuditPage) (more bo
 }
 
 // sizeLimit returns how many bytes the records may take, by the smallest quota of a member, or 0 if none is known.
-func (a *Sweeper) sizeLimit(ctx context.Context) (limit int64) {
-	for _, m := range a.store.Members(ctx, membersTimeout) {
+func (s *Sweeper) sizeLimit(ctx context.Context) (limit int64) {
+	for _, m := range s.store.Members(ctx, membersTimeout) {
 		if share := m.Quota / 100 * quotaShare; share > 0 && (limit == 0 || share < limit) {
 			limit = share
 		}

@@ -26,9 +26,9 @@ const (
 	clockTolerance = 2 * time.Second
 	// clockRest is how long a node without other nodes does not trust its clock after a jump.
 	clockRest = time.Minute
-	// clockPatience is how long a clock must differ from the others before
+	// clockTimeout is how long a clock must differ from the others before
 	// that counts, because several announcements may arrive late together.
-	clockPatience = time.Second
+	clockTimeout = time.Second
 	// clockWindow is how long an announcement of a clock is used at least.
 	clockWindow = 30 * time.Second
 )
@@ -169,7 +169,7 @@ func (g *Guard) Look(r Reading) error {
 		g.since, g.bad = 0, nil
 	case g.since == 0 && !first && g.bad == nil:
 		g.since = r.Boot
-	case first || g.bad != nil || r.Boot-g.since >= clockPatience:
+	case first || g.bad != nil || r.Boot-g.since >= clockTimeout:
 		g.bad = fmt.Errorf("the wall clock differs by %s from that of other nodes", by.Round(time.Millisecond))
 	}
 

@@ -106,15 +106,15 @@ func olderEpoch(is, was int) error {
 }
 
 // Run checks etcd until ctx ends, or until the cluster has a new epoch.
-func (h *Monitor) Run(ctx context.Context) error {
-	defer h.writeToDisk()
+func (m *Monitor) Run(ctx context.Context) error {
+	defer m.writeToDisk()
 
-	found := h.cfg.Revisions.found
+	found := m.cfg.Revisions.found
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 
 	for {
-		if err := h.checkEtcd(ctx); err != nil {
+		if err := m.checkEtcd(ctx); err != nil {
 			return err
 		}
 
@@ -123,28 +123,28 @@ func (h *Monitor) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-found:
 			found = nil // the channel stays closed; handle it once
-			h.cfg.SetRestored(h.cfg.Revisions.WentBack())
-			h.writeToDisk()
+			m.cfg.SetRestored(m.cfg.Revisions.WentBack())
+			m.writeToDisk()
 		case <-tick.C:
 		}
 	}
 }
 
 // checkEtcd reads the cluster's record and the revision once. It returns no error but ErrNewHistory.
-func (h *Monitor) checkEtcd(ctx context.Context) error {
-	p, err := h.cfg.Cluster.Present(ctx)
+func (m *Monitor) checkEtcd(ctx context.Context) error {
+	p, err := m.cfg.Cluster.Present(ctx)
 	if err != nil {
 		return nil // etcd is unavailable or the record is damaged, which proves nothing
 	}
 
 	if p.Found {
-		if err := h.CheckRecord(p.Cluster); errors.Is(err, ErrNewHistory) {
+		if err := m.CheckRecord(p.Cluster); errors.Is(err, ErrNewHistory) {
 			return err
 		}
 	}
 
-	if time.Since(h.kept) >= keepEvery {
-		h.writeToDisk()
+	if time.Since(m.kept) >= keepEvery {
+		m.writeToDisk()
 	}
 
 	return nil
@@ -159,19 +159,19 @@ func (h *Monitor) checkEtcd(ctx context.Context) error {
 //
 // An epoch that is lower proves that etcd was restored. That is not an error: the node becomes ineligible, and it has to
 // join to announce this to the others.
-func (h *Monitor) CheckRecord(c task.Cluster) error {
-	cluster, epoch, _ := h.cfg.State.History()
+func (m *Monitor) CheckRecord(c task.Cluster) error {
+	cluster, epoch, _ := m.cfg.State.History()
 	switch {
 	case c.ID != cluster:
 		err := fmt.Errorf("etcd now contains cluster %s, but this node belongs to cluster %s", c.ID, cluster)
-		h.cfg.SetRestored(err)
+		m.cfg.SetRestored(err)
 
 		return err
 	case c.Epoch > epoch:
-		h.cfg.Logger.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", c.Epoch), zap.Int("before", epoch))
+		m.cfg.Logger.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", c.Epoch), zap.Int("before", epoch))
 		return ErrNewHistory
 	case c.Epoch < epoch:
-		h.cfg.SetRestored(olderEpoch(c.Epoch, epoch))
+		m.cfg.SetRestored(olderEpoch(c.Epoch, epoch))
 	}
 
 	return nil
@@ -179,23 +179,23 @@ func (h *Monitor) CheckRecord(c task.Cluster) error {
 
 // ObserveNodes checks the records of all nodes. A node that announces that etcd went back stops the other nodes
 // of its epoch, which may not be able to detect it.
-func (h *Monitor) ObserveNodes(nodes []task.Node) {
-	epoch := h.cfg.State.Epoch()
+func (m *Monitor) ObserveNodes(nodes []task.Node) {
+	epoch := m.cfg.State.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
-		return n.Name != h.cfg.Node && n.Ineligible == task.IneligibleRestored && n.Epoch == epoch
+		return n.Name != m.cfg.Node && n.Ineligible == task.IneligibleRestored && n.Epoch == epoch
 	})
 
-	if i >= 0 && h.cfg.Restored() == nil {
-		h.cfg.SetRestored(fmt.Errorf("node %s reports that etcd was restored from an older snapshot", nodes[i].Name))
+	if i >= 0 && m.cfg.Restored() == nil {
+		m.cfg.SetRestored(fmt.Errorf("node %s reports that etcd was restored from an older snapshot", nodes[i].Name))
 	}
 }
 
 // writeToDisk stores the highest revision that was seen. It logs an error and continues.
-func (h *Monitor) writeToDisk() {
-	h.kept = time.Now()
-	cluster, epoch, _ := h.cfg.State.History()
-	if err := h.cfg.State.SetHistory(cluster, epoch, h.cfg.Revisions.Seen(), h.cfg.State.Restored() || h.cfg.Revisions.WentBack() != nil); err != nil {
-		h.cfg.Logger.Error("cannot store the last seen state of etcd", zap.Error(err))
+func (m *Monitor) writeToDisk() {
+	m.kept = time.Now()
+	cluster, epoch, _ := m.cfg.State.History()
+	if err := m.cfg.State.SetHistory(cluster, epoch, m.cfg.Revisions.Seen(), m.cfg.State.Restored() || m.cfg.Revisions.WentBack() != nil); err != nil {
+		m.cfg.Logger.Error("cannot store the last seen state of etcd", zap.Error(err))
 	}
 }
 

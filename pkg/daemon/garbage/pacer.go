@@ -24,7 +24,7 @@ const garbageRoom = 128 << 20
 
 // Values of GOGC in percent of the live heap.
 const (
-	mostGarbage  = 800              // maximum, for a small heap
+	maxGarbage   = 800              // maximum, for a small heap
 	busyGarbage  = 100              // minimum while the process is busy; Go's default
 	idleGarbage  = 40               // minimum of an idle process, which has time to collect and should use less memory
 	idleInterval = 10 * time.Second // a process without a collection for this long is idle
@@ -61,40 +61,40 @@ type pacer struct {
 }
 
 // noteCollection sets GOGC after a collection, and arranges to be called after the next one.
-func (g *pacer) noteCollection() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (pa *pacer) noteCollection() {
+	pa.mu.Lock()
+	defer pa.mu.Unlock()
 
-	if g.over {
+	if pa.over {
 		return
 	}
 
 	now := time.Now()
-	idle := now.Sub(g.last) > idleInterval
-	g.last = now
-	if p := gogcPercent(liveHeap(), idle); p != g.percent {
-		g.percent = p
+	idle := now.Sub(pa.last) > idleInterval
+	pa.last = now
+	if p := gogcPercent(liveHeap(), idle); p != pa.percent {
+		pa.percent = p
 		debug.SetGCPercent(p)
 	}
 
 	sentinel := new([16]byte) // unreachable, so the next collection runs its cleanup
-	runtime.AddCleanup(sentinel, func(g *pacer) { g.noteCollection() }, g)
+	runtime.AddCleanup(sentinel, func(g *pacer) { g.noteCollection() }, pa)
 }
 
 // collectPeriodically collects garbage if there was no collection for the interval and there is enough garbage.
-func (g *pacer) collectPeriodically(every time.Duration) {
+func (pa *pacer) collectPeriodically(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
-		case <-g.ended:
+		case <-pa.ended:
 			return
 		case <-t.C:
 		}
 
-		g.mu.Lock()
-		idle := time.Since(g.last) >= every
-		g.mu.Unlock()
+		pa.mu.Lock()
+		idle := time.Since(pa.last) >= every
+		pa.mu.Unlock()
 
 		if live := liveHeap(); idle && heapInUse() > live+worthCollecting(live) {
 			runtime.GC()
@@ -103,17 +103,17 @@ func (g *pacer) collectPeriodically(every time.Duration) {
 }
 
 // stop restores GOGC and waits for the goroutine. It may be called more than once.
-func (g *pacer) stop() {
-	g.mu.Lock()
-	first := !g.over
+func (pa *pacer) stop() {
+	pa.mu.Lock()
+	first := !pa.over
 	if first {
-		g.over = true
-		debug.SetGCPercent(g.former)
-		close(g.ended)
+		pa.over = true
+		debug.SetGCPercent(pa.former)
+		close(pa.ended)
 	}
-	g.mu.Unlock()
+	pa.mu.Unlock()
 
-	g.wg.Wait()
+	pa.wg.Wait()
 }
 
 // gogcPercent returns the value of GOGC for a live heap of that many bytes. It is a multiple of ten, so that it changes
@@ -125,7 +125,7 @@ func gogcPercent(live uint64, idle bool) int {
 	}
 
 	percent := garbageRoom / max(live/100, 1)
-	return int(min(max(percent, least), mostGarbage)) / 10 * 10
+	return int(min(max(percent, least), maxGarbage)) / 10 * 10
 }
 
 // worthCollecting returns the number of bytes of garbage at which an idle process collects. A collection costs as much as

@@ -111,7 +111,7 @@ func (h *host) countCPUs() int {
 // hostCPUs returns the number of processors of the machine, or 0 if it is unknown.
 func (h *host) hostCPUs() (n int) {
 	for line := range strings.Lines(h.readFile("proc/stat")) {
-		if rest, is := strings.CutPrefix(line, "cpu"); is && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
+		if rest, ok := strings.CutPrefix(line, "cpu"); ok && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
 			n++
 		}
 	}
@@ -284,17 +284,17 @@ func NewMonitor(dataDir string, l Limits, changed func(), log *zap.Logger) *Moni
 }
 
 // Measured returns a channel that is closed when the host has been measured once.
-func (f *Monitor) Measured() <-chan struct{} { return f.first }
+func (m *Monitor) Measured() <-chan struct{} { return m.first }
 
 // Run measures every measureEvery until ctx ends.
-func (f *Monitor) Run(ctx context.Context) error {
+func (m *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		f.setFacts(f.host.measureFacts(ctx))
+		m.setFacts(m.host.measureFacts(ctx))
 
 		if first {
-			close(f.first)
+			close(m.first)
 		}
 
 		select {
@@ -306,24 +306,24 @@ func (f *Monitor) Run(ctx context.Context) error {
 }
 
 // setFacts stores a measurement and calls changed if other limits are exceeded now.
-func (f *Monitor) setFacts(now *task.Facts) {
-	f.mu.Lock()
-	was := f.exceeded
-	f.known, f.exceeded = now, f.limits.overLimits(now, was)
-	is := f.exceeded
-	f.mu.Unlock()
+func (m *Monitor) setFacts(now *task.Facts) {
+	m.mu.Lock()
+	was := m.exceeded
+	m.known, m.exceeded = now, m.limits.overLimits(now, was)
+	is := m.exceeded
+	m.mu.Unlock()
 
 	if !slices.Equal(was, is) {
-		f.log.Info("limits exceeded on this host changed", zap.Strings("exceeded", is), zap.Strings("before", was), zap.Any("facts", now))
-		f.changed()
+		m.log.Info("limits exceeded on this host changed", zap.Strings("exceeded", is), zap.Strings("before", was), zap.Any("facts", now))
+		m.changed()
 	}
 }
 
 // Known returns the last measurement and the names of the facts whose limits are exceeded.
-func (f *Monitor) Known() (known *task.Facts, exceeded []string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.known, f.exceeded
+func (m *Monitor) Known() (known *task.Facts, exceeded []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known, m.exceeded
 }
 
 // reliefPart is the fraction by which a fact has to be within its limit again before the limit

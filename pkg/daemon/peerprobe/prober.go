@@ -323,23 +323,23 @@ func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
 	return g
 }
 
-// dialAndWatch dials and reports the end of the connection through g.closed. The transport closes
+// dialAndWatch dials and reports the end of the connection through p.closed. The transport closes
 // an idle connection as soon as the peer does.
-func (g *probe) dialAndWatch(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := g.dial(ctx, network, address)
+func (p *probe) dialAndWatch(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := p.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 
-	g.remote = address
+	p.remote = address
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		g.remote = a.String() // a name may have several addresses, and only this one belongs to the peer
+		p.remote = a.String() // a name may have several addresses, and only this one belongs to the peer
 	}
 
-	return &closeNotifyConn{Conn: c, closed: g.closed}, nil
+	return &closeNotifyConn{Conn: c, closed: p.closed}, nil
 }
 
 // closeNotifyConn is a connection that reports when it is closed.
@@ -356,11 +356,11 @@ func (c *closeNotifyConn) Close() error {
 
 // identifyPeer sends a request to the peer and checks that the answer comes from the expected instance. If so, it
 // stores the address at which the peer was reached. If another instance answers, the stored address is dropped.
-func (g *probe) identifyPeer(ctx context.Context) error {
+func (p *probe) identifyPeer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 
-	u, err := url.Parse(g.peer.Address)
+	u, err := url.Parse(p.peer.Address)
 	if err != nil {
 		return err
 	}
@@ -370,7 +370,7 @@ func (g *probe) identifyPeer(ctx context.Context) error {
 		return err
 	}
 
-	res, err := g.http.RoundTrip(req)
+	res, err := p.http.RoundTrip(req)
 	if err != nil {
 		return err
 	}
@@ -383,25 +383,25 @@ func (g *probe) identifyPeer(ctx context.Context) error {
 		_, err = res.Body.Read(b[:])
 	}
 
-	if who := res.Header.Get(api.InstanceHeader); who != g.peer.Instance {
-		g.reached = "" // a refusal at this address no longer proves anything about the peer
-		return fmt.Errorf("%s is instance %s of somebody else", g.peer.Address, task.Quote(who))
+	if who := res.Header.Get(api.InstanceHeader); who != p.peer.Instance {
+		p.reached = "" // a refusal at this address no longer proves anything about the peer
+		return fmt.Errorf("%s is instance %s of somebody else", p.peer.Address, task.Quote(who))
 	}
 
-	g.mu.Lock()
-	g.reached = g.remote
-	g.mu.Unlock()
+	p.mu.Lock()
+	p.reached = p.remote
+	p.mu.Unlock()
 
 	return nil
 }
 
 // connectionRefused reports whether no process listens at the address where the peer was reached. It only opens a
 // connection and does not begin a TLS handshake, so a failure of TLS cannot count as a refusal.
-func (g *probe) connectionRefused(ctx context.Context) bool {
+func (p *probe) connectionRefused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 
-	c, err := g.dial(ctx, "tcp", g.reached)
+	c, err := p.dial(ctx, "tcp", p.reached)
 	if err == nil {
 		c.Close()
 	}
@@ -410,7 +410,7 @@ func (g *probe) connectionRefused(ctx context.Context) bool {
 }
 
 // close closes the connection.
-func (g *probe) close() { g.http.CloseIdleConnections() }
+func (p *probe) close() { p.http.CloseIdleConnections() }
 
 // isOwnAddress reports whether an address always refers to the host that uses it, such as a loopback address.
 func isOwnAddress(address string) bool {

@@ -61,40 +61,40 @@ func newProbeFixture(t *testing.T) *probeFixture {
 }
 
 // Node returns the record of the other node in etcd.
-func (s *probeFixture) Node(context.Context, string) (task.Node, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.absent {
+func (p *probeFixture) Node(context.Context, string) (task.Node, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.absent {
 		return task.Node{}, task.ErrNotFound
 	}
-	return s.record, nil
+	return p.record, nil
 }
 
 // RevokeLeases records the leases that are revoked.
-func (s *probeFixture) RevokeLeases(_ context.Context, leases []string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.revoked = append(s.revoked, leases)
+func (p *probeFixture) RevokeLeases(_ context.Context, leases []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.revoked = append(p.revoked, leases)
 	return nil
 }
 
 var errRefused error = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 
 // watched runs the Prober with the current record until stop or the end of the test.
-func (s *probeFixture) watched() (stop func()) {
-	n := s.record
-	ctx, cancel := context.WithCancel(s.t.Context())
+func (p *probeFixture) watched() (stop func()) {
+	n := p.record
+	ctx, cancel := context.WithCancel(p.t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { s.watchPeer(ctx, n) })
+	wg.Go(func() { p.watchPeer(ctx, n) })
 	stop = func() { cancel(); wg.Wait() }
-	s.t.Cleanup(stop)
+	p.t.Cleanup(stop)
 	return stop
 }
 
-func (s *probeFixture) isReached() bool {
-	families, err := s.registry.Gather()
+func (p *probeFixture) isReached() bool {
+	families, err := p.registry.Gather()
 	if err != nil {
-		s.t.Error(err)
+		p.t.Error(err)
 	}
 	for _, f := range families {
 		if f.GetName() == "carillon_peers_reached" {
@@ -104,25 +104,25 @@ func (s *probeFixture) isReached() bool {
 	return false
 }
 
-func (s *probeFixture) wait(what string, ok func() bool) {
-	s.t.Helper()
+func (p *probeFixture) wait(what string, ok func() bool) {
+	p.t.Helper()
 	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("never: %s", what)
+			p.t.Fatalf("never: %s", what)
 		}
 	}
 }
 
-func (s *probeFixture) accusations() [][]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.revoked)
+func (p *probeFixture) accusations() [][]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.revoked)
 }
 
 // crash closes all connections, and makes further dials fail with err.
-func (s *probeFixture) crash(err error) {
-	s.refuse.Store(&err)
-	s.server.CloseClientConnections()
+func (p *probeFixture) crash(err error) {
+	p.refuse.Store(&err)
+	p.server.CloseClientConnections()
 }
 
 func TestPeers_RevokeWhatAKilledInstanceHeld(t *testing.T) {

@@ -49,31 +49,31 @@ type hangUpListener struct {
 	hangUp *atomic.Bool
 }
 
-func (m *hangUpListener) Accept() (net.Conn, error) {
-	c, err := m.Listener.Accept()
-	if err == nil && m.hangUp.Load() {
+func (h *hangUpListener) Accept() (net.Conn, error) {
+	c, err := h.Listener.Accept()
+	if err == nil && h.hangUp.Load() {
 		_ = c.Close()
 	}
 	return c, err
 }
 
 // reissue gives the server another certificate from another CA.
-func (a *tlsProbeFixture) reissue() {
-	a.t.Helper()
+func (t *tlsProbeFixture) reissue() {
+	t.t.Helper()
 	now := time.Now()
 	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: 24 * time.Hour, Now: now})
 	if err == nil {
-		err = pair.Write(a.pki, "ca")
+		err = pair.Write(t.pki, "ca")
 	}
 	if err != nil {
-		a.t.Fatal(err)
+		t.t.Fatal(err)
 	}
 	node, err := ca.Issue(certs.Request{Kind: certs.KindNode, Name: "n", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: 24 * time.Hour, Now: now})
 	if err == nil {
-		err = node.Write(a.pki, "n")
+		err = node.Write(t.pki, "n")
 	}
 	if err != nil {
-		a.t.Fatal(err)
+		t.t.Fatal(err)
 	}
 }
 

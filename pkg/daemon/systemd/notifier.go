@@ -92,40 +92,40 @@ func NewNotifier(drainTimeout time.Duration, log *zap.Logger) *Notifier {
 }
 
 // SetStartupStatus sets what a starting node waits for; "" means nothing.
-func (m *Notifier) SetStartupStatus(why string) {
-	if m == nil {
+func (no *Notifier) SetStartupStatus(why string) {
+	if no == nil {
 		return
 	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	no.mu.Lock()
+	defer no.mu.Unlock()
 
-	m.startup = why
+	no.startup = why
 }
 
 // SetNode makes the Notifier report n from now on. nil means that the node has ended and another one follows.
-func (m *Notifier) SetNode(n Node) {
-	if m == nil {
+func (no *Notifier) SetNode(n Node) {
+	if no == nil {
 		return
 	}
 
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	no.mu.Lock()
+	defer no.mu.Unlock()
 
-	m.node, m.startup = n, ""
+	no.node, no.startup = n, ""
 }
 
 // ReportWhile calls run, which runs one node or several, one after the other, and reports
 // their state meanwhile. When ctx ends, it reports that the process stops. It reports and returns the error of run.
-func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
-	if m == nil {
+func (no *Notifier) ReportWhile(ctx context.Context, run func() error) error {
+	if no == nil {
 		return run()
 	}
 
 	ended, reported := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reported)
-		m.reportUntil(ctx, ended)
+		no.reportUntil(ctx, ended)
 	}()
 
 	err := run()
@@ -133,47 +133,47 @@ func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	<-reported
 
 	if err != nil {
-		m.sendLines("STATUS=Failed: " + oneLine(err.Error()))
+		no.sendLines("STATUS=Failed: " + oneLine(err.Error()))
 	}
 
 	return err
 }
 
 // reportUntil reports the state until ended is closed.
-func (m *Notifier) reportUntil(ctx context.Context, ended <-chan struct{}) {
+func (no *Notifier) reportUntil(ctx context.Context, ended <-chan struct{}) {
 	asked := ctx.Done()
 	for {
-		wait := m.reportNews()
+		wait := no.reportNews()
 		select {
 		case <-ended:
 			return
 		case <-asked:
 			asked = nil
-			m.reportStopping()
+			no.reportStopping()
 		case <-time.After(wait):
 		}
 	}
 }
 
 // reportStopping reports that the node stops, and how long that may take. This overrides the unit's timeout.
-func (m *Notifier) reportStopping() {
-	m.stopping = true
-	m.sendLines(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.drainTimeout+stopMargin).Microseconds()))
+func (no *Notifier) reportStopping() {
+	no.stopping = true
+	no.sendLines(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (no.drainTimeout+stopMargin).Microseconds()))
 }
 
 // reportNews sends what has changed, and returns the time until the next report.
-func (m *Notifier) reportNews() time.Duration {
-	m.mu.Lock()
-	node, startup := m.node, m.startup
-	m.mu.Unlock()
+func (no *Notifier) reportNews() time.Duration {
+	no.mu.Lock()
+	node, startup := no.node, no.startup
+	no.mu.Unlock()
 
 	var lines []string
 	status, alive := "Starting", true
 
 	switch {
 	// The node has ended and another one follows: the service is reloading.
-	case node == nil && m.ready && !m.stopping:
-		m.ready = false
+	case node == nil && no.ready && !no.stopping:
+		no.ready = false
 		lines = append(lines, sd.SdNotifyReloading, strings.TrimSpace(sd.SdNotifyMonotonicUsec()))
 	case node == nil && startup != "":
 		status = "Waiting: " + startup
@@ -182,36 +182,36 @@ func (m *Notifier) reportNews() time.Duration {
 		err := node.CheckFiring()
 		if status = node.Status(); err != nil {
 			status = "Not ready: " + err.Error()
-		} else if !m.ready && !m.stopping {
-			m.ready = true
+		} else if !no.ready && !no.stopping {
+			no.ready = true
 			lines = append(lines, sd.SdNotifyReady)
 		}
 
-		if m.ready {
-			lines = append(lines, m.extendWatchdog(node.LostAfter())...)
+		if no.ready {
+			lines = append(lines, no.extendWatchdog(node.LostAfter())...)
 		}
 	}
 
-	m.fired = m.fired || m.ready
-	if status != m.status || m.lost {
-		m.status = status
+	no.fired = no.fired || no.ready
+	if status != no.status || no.lost {
+		no.status = status
 		lines = append(lines, "STATUS="+oneLine(status))
 	}
 
 	// WATCHDOG messages begin with the first READY. Before that, the unit's start timeout applies.
-	if m.watchdog > 0 && m.fired && alive {
+	if no.watchdog > 0 && no.fired && alive {
 		lines = append(lines, sd.SdNotifyWatchdog)
 	}
 
-	m.sendLines(lines...)
+	no.sendLines(lines...)
 
 	switch {
-	case m.stopping:
+	case no.stopping:
 		return time.Second
-	case !m.ready:
+	case !no.ready:
 		return notifyUnready
-	case m.watchdog > 0:
-		return min(notifyReady, m.watchdog/4)
+	case no.watchdog > 0:
+		return min(notifyReady, no.watchdog/4)
 	}
 
 	return notifyReady
@@ -223,26 +223,26 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // extendWatchdog returns a message that extends the service manager's watchdog timeout, if attempts can be adopted for
 // longer than that. It never reduces the timeout, because attempts
 // that were assigned before may have the longer lost_after.
-func (m *Notifier) extendWatchdog(lostAfter time.Duration) []string {
-	if m.watchdog == 0 || lostAfter <= m.watchdog {
+func (no *Notifier) extendWatchdog(lostAfter time.Duration) []string {
+	if no.watchdog == 0 || lostAfter <= no.watchdog {
 		return nil
 	}
 
-	m.watchdog = lostAfter
+	no.watchdog = lostAfter
 
 	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", lostAfter.Microseconds())}
 }
 
 // sendLines sends lines in one message. It logs the first of several errors in a row.
-func (m *Notifier) sendLines(lines ...string) {
+func (no *Notifier) sendLines(lines ...string) {
 	if len(lines) == 0 {
 		return
 	}
 
-	err := m.send(strings.Join(lines, "\n"))
-	if err != nil && !m.lost {
-		m.log.Warn("cannot report the node's state to the service manager", zap.Error(err))
+	err := no.send(strings.Join(lines, "\n"))
+	if err != nil && !no.lost {
+		no.log.Warn("cannot report the node's state to the service manager", zap.Error(err))
 	}
 
-	m.lost = err != nil
+	no.lost = err != nil
 }

@@ -72,8 +72,8 @@ type Config struct {
 	// SetState, if set, puts this node into a state (ready, cordoned or draining) on behalf of a caller, keeps
 	// it over restarts, and announces it. The state is in etcd when SetState returns.
 	SetState func(ctx context.Context, state, by string) error
-	// StateWithin limits how long another node may take to obey a state; 0 means 10 s.
-	StateWithin time.Duration
+	// StateTimeout limits how long another node may take to obey a state; 0 means 10 s.
+	StateTimeout time.Duration
 	// Key signs the requests that this node sends to other nodes on behalf of its callers. Its public half is in
 	// the node's record. Without a key, the node cannot send such requests.
 	Key ed25519.PrivateKey
@@ -86,8 +86,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// DialTLS connects to other nodes at https:// addresses; nil means Dial with the system's CAs.
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
-	// FreezeWithin limits how long a freeze waits for the nodes to confirm it; 0 means 12 s.
-	FreezeWithin time.Duration
+	// FreezeTimeout limits how long a freeze waits for the nodes to confirm it; 0 means 12 s.
+	FreezeTimeout time.Duration
 	// Events gives the readers of this node their events. nil means that each of them has a watch of its own.
 	Events *eventlog.Hub
 	// PageQuiet is how long a page of events waits without new changes before it ends. This is needed if other
@@ -187,12 +187,12 @@ func New(cfg Config) (http.Handler, error) {
 		cfg.Ready = func() error { return nil }
 	}
 
-	if cfg.FreezeWithin == 0 {
-		cfg.FreezeWithin = cluster.ConfirmWithin
+	if cfg.FreezeTimeout == 0 {
+		cfg.FreezeTimeout = cluster.ConfirmTimeout
 	}
 
-	if cfg.StateWithin <= 0 {
-		cfg.StateWithin = nodes.StateWithin
+	if cfg.StateTimeout <= 0 {
+		cfg.StateTimeout = nodes.StateTimeout
 	}
 
 	if cfg.Events == nil {
@@ -307,11 +307,11 @@ func newServer(cfg Config) *server {
 		Store: cfg.Store, Hub: cfg.Events, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.nodes = &nodes.Handlers{
-		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, Sizes: s.asker.ShardSizes, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
+		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, Sizes: s.asker.ShardSizes, SetState: cfg.SetState, StateTimeout: cfg.StateTimeout,
 	}
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
-		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
+		Writable: cfg.Writable, FreezeTimeout: cfg.FreezeTimeout, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
 		BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },
 	}
 	s.board = &ask.Boards{

@@ -225,15 +225,15 @@ type twoMembers struct {
 	removed []uint64
 }
 
-func (c *twoMembers) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
+func (t *twoMembers) MemberList(context.Context, ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
 	return &clientv3.MemberListResponse{
 		Header:  &etcdserverpb.ResponseHeader{MemberId: 1},
 		Members: []*etcdserverpb.Member{{ID: 1, Name: "n1", PeerURLs: []string{"http://127.0.0.1:1"}}, {ID: 2, Name: "n2", PeerURLs: []string{"http://127.0.0.1:2"}}},
 	}, nil
 }
 
-func (c *twoMembers) MemberRemove(_ context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
-	c.removed = append(c.removed, id)
+func (t *twoMembers) MemberRemove(_ context.Context, id uint64) (*clientv3.MemberRemoveResponse, error) {
+	t.removed = append(t.removed, id)
 	return &clientv3.MemberRemoveResponse{}, nil
 }
 

@@ -73,7 +73,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 	run := w.runningOnNodeZ()
 	var planted collector
 	w.present("node-z", planted.serve(t, http.NotFound))
-	w.stateWithin = 100 * time.Millisecond
+	w.stateTimeout = 100 * time.Millisecond
 	w.Client = w.client(w.serve("node-a"))
 	victim := w.serve("node-b")
 
@@ -120,7 +120,7 @@ func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 	run := w.runningOnNodeZ()
 	var plain collector
 	w.present("node-z", plain.serve(t, http.NotFound))
-	w.onlyTLS, w.stateWithin = true, 100*time.Millisecond
+	w.onlyTLS, w.stateTimeout = true, 100*time.Millisecond
 	w.Client = w.client(w.serve("node-a"))
 
 	errs := w.asks(run)
@@ -144,7 +144,7 @@ func TestForward_FollowsNoRedirectAndPassesNoneOn(t *testing.T) {
 		http.Redirect(rw, r, to+r.URL.Path, http.StatusTemporaryRedirect)
 	}))
 
-	w.stateWithin = 100 * time.Millisecond
+	w.stateTimeout = 100 * time.Millisecond
 	w.Client = w.client(w.serve("node-a"))
 
 	errs := w.asks(run)

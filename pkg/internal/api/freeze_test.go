@@ -19,7 +19,7 @@ func (w *world) obeys(name string, rev int64) {
 
 func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	w.freezeWithin = time.Minute
+	w.freezeTimeout = time.Minute
 	w.Client = w.client(w.serve("node-a"))
 	w.create("a", "@daily")
 	w.obeys("node-a", 0)
@@ -88,7 +88,7 @@ func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 
 func TestFreeze_SaysWhoHasNotConfirmed(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	w.freezeWithin = 50 * time.Millisecond
+	w.freezeTimeout = 50 * time.Millisecond
 	w.Client = w.client(w.serve("node-a"))
 	w.obeys("node-a", 1<<40)
 	w.obeys("node-b", 0)

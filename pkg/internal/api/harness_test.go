@@ -128,29 +128,29 @@ type world struct {
 	ready   error
 	badTime error
 
-	stateWithin  time.Duration   // 0: as usual
-	onlyTLS      bool            // nodes that are served speak TLS, to others
-	strangers    map[string]bool // nodes that the others do not know
-	freezeWithin time.Duration   // 0: as usual
-	mostScanned  int             // 0: as usual
-	owners       map[string]ask  // what nodes answer for their shards, by node; without an entry, for all shards
-	restored     error           // why nothing may be changed
-	stubborn     error           // why nodes take no states
-	ends         chan struct{}   // closed: streams end
-	noHub        bool            // nodes that are served have no hub for events
-	beat         time.Duration   // of streams
-	panics       atomic.Bool
-	hold         atomic.Pointer[chan struct{}] // creates wait for it
-	wrote        func(answer []byte)           // called after each write of an answer, if set before serve
-	configure    func(*http.Server)            // changes the server before it starts, if set before serve
-	authentic    func(context.Context, string) // Config.Authenticated
-	refusedLogin func(task.AuditRecord)        // Config.RefusedLogin
-	logins       *oidclogin.Logins             // Config.Logins, if set before serve
-	keeper       *authority.Keeper
-	kit          *apikit.Cluster
-	known        func() []task.Node // Config.Nodes, if set before serve
-	secret       string
-	url          string
+	stateTimeout  time.Duration   // 0: as usual
+	onlyTLS       bool            // nodes that are served speak TLS, to others
+	strangers     map[string]bool // nodes that the others do not know
+	freezeTimeout time.Duration   // 0: as usual
+	maxScanned    int             // 0: as usual
+	owners        map[string]ask  // what nodes answer for their shards, by node; without an entry, for all shards
+	restored      error           // why nothing may be changed
+	stubborn      error           // why nodes take no states
+	ends          chan struct{}   // closed: streams end
+	noHub         bool            // nodes that are served have no hub for events
+	beat          time.Duration   // of streams
+	panics        atomic.Bool
+	hold          atomic.Pointer[chan struct{}] // creates wait for it
+	wrote         func(answer []byte)           // called after each write of an answer, if set before serve
+	configure     func(*http.Server)            // changes the server before it starts, if set before serve
+	authentic     func(context.Context, string) // Config.Authenticated
+	refusedLogin  func(task.AuditRecord)        // Config.RefusedLogin
+	logins        *oidclogin.Logins             // Config.Logins, if set before serve
+	keeper        *authority.Keeper
+	kit           *apikit.Cluster
+	known         func() []task.Node // Config.Nodes, if set before serve
+	secret        string
+	url           string
 	*client.Client
 }
 
@@ -238,10 +238,10 @@ func (w *world) serve(node string) string {
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],
 		Nodes:    w.known,
-		Writable: func() error { return w.restored }, FreezeWithin: w.freezeWithin, MostScanned: w.mostScanned,
+		Writable: func() error { return w.restored }, FreezeTimeout: w.freezeTimeout, MostScanned: w.maxScanned,
 		Events:    w.runHub(),
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
-		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateWithin: w.stateWithin,
+		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateTimeout: w.stateTimeout,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
 				<-*hold
@@ -305,12 +305,12 @@ type observedWriter struct {
 	wrote func([]byte)
 }
 
-func (t observedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+func (o observedWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-func (t observedWriter) Write(b []byte) (int, error) {
-	n, err := t.ResponseWriter.Write(b)
-	_ = http.NewResponseController(t.ResponseWriter).Flush()
-	t.wrote(b)
+func (o observedWriter) Write(b []byte) (int, error) {
+	n, err := o.ResponseWriter.Write(b)
+	_ = http.NewResponseController(o.ResponseWriter).Flush()
+	o.wrote(b)
 
 	return n, err
 }

@@ -288,7 +288,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 
 func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	w.mostScanned = 4 // fewer than there are runs of other tasks
+	w.maxScanned = 4 // fewer than there are runs of other tasks
 	w.url = w.serve("node-a")
 	create := func(name, team string) {
 		s := spec(name, "@daily")

@@ -19,11 +19,11 @@ type timedOutput struct {
 	marks []task.Mark
 }
 
-func (m *timedOutput) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (t *timedOutput) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 
-	list := m.marks
+	list := t.marks
 	for len(list) > 1 && list[1].From <= from {
 		list = list[1:]
 	}
@@ -31,10 +31,10 @@ func (m *timedOutput) Times(_, _, _ string, _ int, from int64) ([]task.Mark, err
 	return list[:min(2, len(list))], nil // as if there were many
 }
 
-func (m *timedOutput) add(l *liveOutput, key, text string, from int64, at time.Time, stream string, active bool) {
-	m.mu.Lock()
-	m.marks = append(m.marks, task.Mark{From: from, At: at, Stream: stream})
-	m.mu.Unlock()
+func (t *timedOutput) add(l *liveOutput, key, text string, from int64, at time.Time, stream string, active bool) {
+	t.mu.Lock()
+	t.marks = append(t.marks, task.Mark{From: from, At: at, Stream: stream})
+	t.mu.Unlock()
 
 	l.write(key, text, active)
 }

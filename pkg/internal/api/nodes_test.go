@@ -60,7 +60,7 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 	url := w.serve("node-b")
 	w.present("node-b", url)
 	w.obeysRequests("node-b")
-	w.stateWithin = 300 * time.Millisecond
+	w.stateTimeout = 300 * time.Millisecond
 	impatient := w.client(w.serve("node-e"))
 	w.present("node-c", "http://127.0.0.1:1")
 

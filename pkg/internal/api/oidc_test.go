@@ -448,4 +448,4 @@ func (w *oidcWorld) from(i int) *client.Client {
 // roundTrip is a function as an http.RoundTripper.
 type roundTrip func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (t roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }

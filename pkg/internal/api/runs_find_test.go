@@ -13,7 +13,7 @@ import (
 // next page would begin after it, and skip the records between.
 func TestRuns_BehindACutPageAreNotJumpedOver(t *testing.T) {
 	w := newWorld(t)
-	w.mostScanned = 20
+	w.maxScanned = 20
 	w.url = w.serve("node-a")
 	w.create("a", "@daily")
 	onNodeB := func(r *task.Run) { r.Node = "node-b" }

@@ -161,23 +161,23 @@ type recorder struct {
 	status int
 }
 
-func (w *recorder) WriteHeader(status int) {
+func (r *recorder) WriteHeader(status int) {
 	// Statuses below 200 are interim responses.
-	if w.status == 0 && status >= 200 {
-		w.status = status
+	if r.status == 0 && status >= 200 {
+		r.status = status
 	}
-	w.ResponseWriter.WriteHeader(status)
+	r.ResponseWriter.WriteHeader(status)
 }
 
-func (w *recorder) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
 	}
-	return w.ResponseWriter.Write(b)
+	return r.ResponseWriter.Write(b)
 }
 
 // Unwrap gives http.ResponseController access to deadlines and Flush.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // quotePath returns the path of a request, shortened and quoted for a message.
 func quotePath(r *http.Request) string { return fmt.Sprintf("%q", httpapi.Shorten(r.URL.Path)) }

@@ -170,10 +170,10 @@ type nodeLongAbsent struct {
 }
 
 // stillHolds returns false if etcd's past does not reach far enough. It then adds a note instead of a finding.
-func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
-	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-timeTolerance))
+func (l nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
+	gone, known, err := l.absentBefore(ctx, l.reader.at.Add(-l.lostAfter.Std()-timeTolerance))
 	if err == nil && !known {
-		r.reader.notes.addNote("node %s has attempts and is absent; etcd does not keep enough revisions to tell for how long: run the audit again in %s", r.node, r.lostAfter)
+		l.reader.notes.addNote("node %s has attempts and is absent; etcd does not keep enough revisions to tell for how long: run the audit again in %s", l.node, l.lostAfter)
 	}
 	return gone, err
 }
@@ -184,20 +184,20 @@ func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
 // etcd does not store when a revision was written. The only clock is the time that nodes announced in their
 // records. The newest revision at which no node had announced a time later than the given one is not later than it.
 // A binary search finds that revision.
-func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gone, known bool, err error) {
-	past, err := r.reader.store.Readable(ctx)
+func (l nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gone, known bool, err error) {
+	past, err := l.reader.store.Readable(ctx)
 	if err != nil {
 		return false, false, err
 	}
 
 	// In the loop, no node had announced a time after before at low. high is a revision at which one had, or the
 	// current one.
-	low, high := past.Oldest, r.reader.revision
-	at, err := r.clockAt(ctx, low)
+	low, high := past.Oldest, l.reader.revision
+	at, err := l.clockAt(ctx, low)
 	for err == nil && !at.After(before) && low+1 < high {
 		var then time.Time
 		middle := low + (high-low)/2
-		if then, err = r.clockAt(ctx, middle); then.After(before) {
+		if then, err = l.clockAt(ctx, middle); then.After(before) {
 			high = middle
 		} else {
 			low, at = middle, then
@@ -206,11 +206,11 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 
 	// Without a node, no time was announced.
 	reaches := !at.IsZero() && !at.After(before)
-	key := r.reader.keys.Node(r.node)
+	key := l.reader.keys.Node(l.node)
 
 	var res *clientv3.GetResponse
 	if err == nil && reaches {
-		res, err = r.reader.store.Client().Get(ctx, key, clientv3.WithRev(low), clientv3.WithCountOnly())
+		res, err = l.reader.store.Client().Get(ctx, key, clientv3.WithRev(low), clientv3.WithCountOnly())
 	}
 
 	switch {
@@ -222,13 +222,13 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 		return false, false, nil
 	}
 
-	return res.Count == 0 && r.attemptMod <= low, true, nil
+	return res.Count == 0 && l.attemptMod <= low, true, nil
 }
 
 // clockAt returns the latest time that a node had announced at a revision, or zero if no node was present.
-func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time, error) {
-	key, end := kv.Prefix(r.reader.keys.Nodes())
-	res, err := r.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))
+func (l nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time, error) {
+	key, end := kv.Prefix(l.reader.keys.Nodes())
+	res, err := l.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
 		return time.Time{}, unavailableError("read the history of the nodes", err)
 	}

@@ -110,8 +110,8 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 // stillNoLeader confirms that there is still no leader.
 type stillNoLeader struct{ store *store.Store }
 
-func (r stillNoLeader) stillHolds(ctx context.Context) (bool, error) {
-	leader, err := r.store.CurrentLeader(ctx)
+func (s stillNoLeader) stillHolds(ctx context.Context) (bool, error) {
+	leader, err := s.store.CurrentLeader(ctx)
 	return leader == "", err
 }
 
@@ -213,10 +213,10 @@ type stillIneligible struct {
 }
 
 // stillHolds reads the node again. A node that has left is no longer a finding.
-func (r stillIneligible) stillHolds(ctx context.Context) (bool, error) {
-	nodes, err := r.store.Nodes(ctx)
+func (s stillIneligible) stillHolds(ctx context.Context) (bool, error) {
+	nodes, err := s.store.Nodes(ctx)
 	for _, n := range nodes {
-		if n.Name == r.node {
+		if n.Name == s.node {
 			return n.Ineligible != "", err
 		}
 	}

@@ -137,8 +137,8 @@ type taskStillIdle struct {
 	ref   record.Ref
 }
 
-func (r taskStillIdle) stillHolds(ctx context.Context) (bool, error) {
-	active, err := r.store.ActiveOf(ctx, r.ref)
+func (t taskStillIdle) stillHolds(ctx context.Context) (bool, error) {
+	active, err := t.store.ActiveOf(ctx, t.ref)
 	return len(active) == 0, err
 }
 

@@ -124,11 +124,11 @@ type watermarkStillAhead struct {
 }
 
 // stillHolds compares the watermark with the current time.
-func (r watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
+func (s watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
 	ahead := false
-	err := r.reader.getAt(ctx, 0, []string{r.key}, func(e *mvccpb.KeyValue) {
+	err := s.reader.getAt(ctx, 0, []string{s.key}, func(e *mvccpb.KeyValue) {
 		w, err := record.DecodeWatermark(e.Value)
-		ahead = err == nil && w.Time.Sub(r.reader.now()) > timeTolerance
+		ahead = err == nil && w.Time.Sub(s.reader.now()) > timeTolerance
 	})
 
 	return ahead, err

@@ -35,8 +35,8 @@ const (
 	maxAge = 5 * time.Second
 	// proveEvery is how often the copy is proven. One that fails may be tried again within maxAge.
 	proveEvery = 2 * time.Second
-	// proveWithin bounds the read of a proof, and how long a caller of Proven waits for one.
-	proveWithin = 2 * time.Second
+	// proveTimeout bounds the read of a proof, and how long a caller of Proven waits for one.
+	proveTimeout = 2 * time.Second
 	// compileEvery is how long the Keeper waits after it has made a view before it makes the next. Changes that arrive
 	// meanwhile share that view, so that many changes do not take all of the node's time: after a change of a role or a
 	// binding, all records are compiled again, which takes some 15 ms for thousands of tokens. Writes that wait for a change
@@ -212,7 +212,7 @@ func (k *Keeper) Proven(ctx context.Context) error {
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, proveWithin)
+	ctx, cancel := context.WithTimeout(ctx, proveTimeout)
 	defer cancel()
 
 	for {
@@ -248,7 +248,7 @@ func (k *Keeper) proveCurrent(ctx context.Context) error {
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, proveWithin)
+	ctx, cancel := context.WithTimeout(ctx, proveTimeout)
 	defer cancel()
 
 	sent := time.Now()

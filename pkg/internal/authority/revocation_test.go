@@ -177,9 +177,9 @@ func simulateRevocations(t *testing.T, seed uint64) (r simResult) {
 	return r
 }
 
-func (w *revocations) history() []check.Event {
+func (re *revocations) history() []check.Event {
 	var events []check.Event
-	for _, e := range w.memory.Events() {
+	for _, e := range re.memory.Events() {
 		events = append(events, check.Event{
 			Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value, Deleted: e.Type == mvccpb.Event_DELETE,
 			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision,
@@ -189,13 +189,13 @@ func (w *revocations) history() []check.Event {
 	return events
 }
 
-func (w *revocations) count(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.counts[what]++
+func (re *revocations) count(what string) {
+	re.mu.Lock()
+	defer re.mu.Unlock()
+	re.counts[what]++
 }
 
-func (w *revocations) token(id, subject string) record.Token {
+func (re *revocations) token(id, subject string) record.Token {
 	return record.Token{Token: task.Token{ID: id, Subject: subject}, Hash: hex.EncodeToString(sum(id))}
 }
 
@@ -207,17 +207,17 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 }
 
 // administrate gives and takes rights until ctx ends.
-func (w *revocations) administrate(ctx context.Context, r *rand.Rand) {
+func (re *revocations) administrate(ctx context.Context, r *rand.Rand) {
 	for clock.Sleep(ctx, between(r, 20*time.Millisecond, 800*time.Millisecond)) {
-		what, err := w.changeAccess(ctx, r)
+		what, err := re.changeAccess(ctx, r)
 		if err == nil {
-			w.count(what)
+			re.count(what)
 		}
 	}
 }
 
-func (w *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, error) {
-	n := w.admin
+func (re *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, error) {
+	n := re.admin
 	v := n.keeper.View()
 	rights := n.judge(time.Now).RightsOf(httpapi.Caller{Who: "unix:root"}, "administrate")
 	if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
@@ -242,26 +242,26 @@ func (w *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, e
 		}
 		role, _ := v.Role(b.Role)
 		b.RoleUID = role.UID
-		_, err := s.PutBinding(ctx, v.Mod(w.keys.Binding(b.Name)), b, now)
+		_, err := s.PutBinding(ctx, v.Mod(re.keys.Binding(b.Name)), b, now)
 
 		return "put a binding", err
 	case 4:
 		name := fmt.Sprintf("b%d", r.IntN(2))
-		if mod := v.Mod(w.keys.Binding(name)); mod > 0 {
+		if mod := v.Mod(re.keys.Binding(name)); mod > 0 {
 			return "delete a binding", s.DeleteBinding(ctx, name, mod, now)
 		}
 	case 5:
 		verbs := pick(r, [][]string{{"read"}, {"read", "trigger"}, {"read", "create", "update", "pause", "trigger", "set"}})
-		_, err := s.PutRole(ctx, v.Mod(w.keys.Role("own")), task.Role{Name: "own", UID: pick(r, []string{"1", "1", "2"}), Rules: []task.Rule{{Verbs: verbs, Objects: []string{"*"}}}}, now)
+		_, err := s.PutRole(ctx, v.Mod(re.keys.Role("own")), task.Role{Name: "own", UID: pick(r, []string{"1", "1", "2"}), Rules: []task.Rule{{Verbs: verbs, Objects: []string{"*"}}}}, now)
 
 		return "put a role", err
 	case 6:
-		if mod := v.Mod(w.keys.Role("own")); mod > 0 && r.IntN(2) == 0 {
+		if mod := v.Mod(re.keys.Role("own")); mod > 0 && r.IntN(2) == 0 {
 			return "delete a role", s.DeleteRole(ctx, "own", mod, now)
 		}
 	case 7, 8: // at most one subject is disabled
 		for _, other := range simSubjects {
-			if mod := v.Mod(w.keys.DisabledSubject(other)); mod > 0 {
+			if mod := v.Mod(re.keys.DisabledSubject(other)); mod > 0 {
 				return "enable", s.EnableSubject(ctx, other, mod, now)
 			}
 		}
@@ -279,7 +279,7 @@ func (w *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, e
 			return "nothing", nil // only callers create sessions
 		}
 
-		t := w.token(id, pick(r, simSubjects[:3]))
+		t := re.token(id, pick(r, simSubjects[:3]))
 		t.Until = soon(5)
 		if r.IntN(5) == 0 {
 			t.Scope = &task.TokenScope{Role: pick(r, simRoles[:3]), RoleUID: access.BuiltInUID, Namespaces: pick(r, [][]string{nil, {"a"}})}
@@ -292,9 +292,9 @@ func (w *revocations) changeAccess(ctx context.Context, r *rand.Rand) (string, e
 }
 
 // call makes requests of one caller after another, until ctx ends.
-func (w *revocations) call(ctx context.Context, r *rand.Rand) {
+func (re *revocations) call(ctx context.Context, r *rand.Rand) {
 	for clock.Sleep(ctx, between(r, 2*time.Millisecond, 60*time.Millisecond)) {
-		n := pick(r, w.nodes)
+		n := pick(r, re.nodes)
 		caller := httpapi.Caller{Who: "cert:c0"}
 		if r.IntN(6) > 0 {
 			id := pick(r, simCredentials)
@@ -314,9 +314,9 @@ func (w *revocations) call(ctx context.Context, r *rand.Rand) {
 		cancel()
 
 		if err == nil {
-			w.count(what)
+			re.count(what)
 		} else {
-			w.count(what + " refused")
+			re.count(what + " refused")
 		}
 	}
 }
@@ -626,7 +626,7 @@ func TestRevocations_NoWriteCommitsAfterItsRightsAreGone(t *testing.T) {
 func TestMutants_OfAuthorizationAreCaught(t *testing.T) {
 	promises := map[string]string{"audit-apart": "G28"} // of the others: G27
 
-	const mostSeeds = 300
+	const maxSeeds = 300
 	for _, name := range mutant.Names(mutant.Authorization) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -635,7 +635,7 @@ func TestMutants_OfAuthorizationAreCaught(t *testing.T) {
 			}
 
 			promise := cmp.Or(promises[name], "G27")
-			for seed := range uint64(mostSeeds) {
+			for seed := range uint64(maxSeeds) {
 				for _, v := range simulateRevocations(t, seed).violations {
 					// A write that should not have committed, not only a change of access that looks wrong.
 					if v.Promise == promise && (v.Promise == "G28" || strings.Contains(v.Key, "/audit/")) {
@@ -645,7 +645,7 @@ func TestMutants_OfAuthorizationAreCaught(t *testing.T) {
 				}
 			}
 
-			t.Errorf("not caught by %d seeds", mostSeeds)
+			t.Errorf("not caught by %d seeds", maxSeeds)
 		})
 	}
 }

@@ -33,59 +33,59 @@ func newCertDir(t *testing.T) *certDir {
 	return h
 }
 
-func (h *certDir) newCA() {
-	h.t.Helper()
+func (d *certDir) newCA() {
+	d.t.Helper()
 	ca, pair, err := certs.NewAuthority(certs.Request{Name: "CA", For: year, Now: time.Now()})
 	if err == nil {
-		err = pair.Write(h.dir, "ca")
+		err = pair.Write(d.dir, "ca")
 	}
 
 	if err != nil {
-		h.t.Fatal(err)
+		d.t.Fatal(err)
 	}
 
-	h.ca = ca
+	d.ca = ca
 }
 
-func (h *certDir) pair(kind certs.Kind, cn string) certs.Pair {
-	h.t.Helper()
-	p, err := h.ca.Issue(certs.Request{Kind: kind, Name: cn, Hosts: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: year, Now: time.Now()})
+func (d *certDir) pair(kind certs.Kind, cn string) certs.Pair {
+	d.t.Helper()
+	p, err := d.ca.Issue(certs.Request{Kind: kind, Name: cn, Hosts: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: year, Now: time.Now()})
 	if err != nil {
-		h.t.Fatal(err)
+		d.t.Fatal(err)
 	}
 
 	return p
 }
 
-func (h *certDir) issue(kind certs.Kind, file, cn string) {
-	h.t.Helper()
-	if err := h.pair(kind, cn).Write(h.dir, file); err != nil {
-		h.t.Fatal(err)
+func (d *certDir) issue(kind certs.Kind, file, cn string) {
+	d.t.Helper()
+	if err := d.pair(kind, cn).Write(d.dir, file); err != nil {
+		d.t.Fatal(err)
 	}
 }
 
-func (h *certDir) files(name string) certs.Files {
-	cert, key := certs.Paths(h.dir, name)
-	ca, _ := certs.Paths(h.dir, "ca")
+func (d *certDir) files(name string) certs.Files {
+	cert, key := certs.Paths(d.dir, name)
+	ca, _ := certs.Paths(d.dir, "ca")
 	return certs.Files{Cert: cert, Key: key, CA: ca}
 }
 
-func (h *certDir) open(name string) *certs.Source {
-	h.t.Helper()
-	s, err := certs.Open(h.files(name))
+func (d *certDir) open(name string) *certs.Source {
+	d.t.Helper()
+	s, err := certs.Open(d.files(name))
 	if err != nil {
-		h.t.Fatal(err)
+		d.t.Fatal(err)
 	}
 
 	return s
 }
 
 // serve answers connections with what the server knows about the client, until the test ends.
-func (h *certDir) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
-	h.t.Helper()
+func (d *certDir) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
+	d.t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", s.Server(auth))
 	if err != nil {
-		h.t.Fatal(err)
+		d.t.Fatal(err)
 	}
 
 	done := make(chan struct{})
@@ -110,7 +110,7 @@ func (h *certDir) serve(s *certs.Source, auth certs.ClientAuth) (address string)
 		}
 	}()
 
-	h.t.Cleanup(func() { _ = l.Close(); <-done })
+	d.t.Cleanup(func() { _ = l.Close(); <-done })
 
 	return l.Addr().String()
 }

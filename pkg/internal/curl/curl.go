@@ -366,7 +366,7 @@ var notInVariable = regexp.MustCompile(`[^A-Z0-9_]+`)
 // variable returns the name of the shell variable for a reference: API_KEY for secret:api/key, and the name itself for a
 // variable of the run. Two references never share a name.
 func (c *command) variable(ref string) string {
-	if name, is := c.names[ref]; is {
+	if name, ok := c.names[ref]; ok {
 		return name
 	}
 

@@ -118,9 +118,9 @@ var hereDocumentShells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 
 // processAction returns the action of a line: the command up to the first %, executed by the shell in force. The
 // rest of the line is the command's standard input.
-func (v settings) processAction(user, command string) (p task.Process, notes []string, err error) {
+func (s settings) processAction(user, command string) (p task.Process, notes []string, err error) {
 	// Leave out what Carillon sets in the same way by default.
-	env := maps.Clone(v.env)
+	env := maps.Clone(s.env)
 	shell := env["SHELL"]
 	if shell == "" || shell == "/bin/sh" {
 		delete(env, "SHELL")

@@ -32,7 +32,7 @@ func Dkron(file, text string, o Options) Result {
 	}
 
 	for _, v := range values {
-		if list, is := v.Elements(); is {
+		if list, ok := v.Elements(); ok {
 			for _, item := range list {
 				r.addDkronJob(file, item, o)
 			}

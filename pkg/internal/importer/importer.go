@@ -96,7 +96,7 @@ func (r *Result) Join(other Result) {
 	r.Refusals = append(r.Refusals, other.Refusals...)
 	r.Notes = append(r.Notes, other.Notes...)
 	for _, j := range other.Jobs {
-		if at, is := taken[j.Spec.Namespace+"/"+j.Spec.Name]; is {
+		if at, ok := taken[j.Spec.Namespace+"/"+j.Spec.Name]; ok {
 			r.addRefusal(j.Place, "the name %s is already used by %s; use --prefix to distinguish them", j.Spec.Name, at)
 			continue
 		}

@@ -333,14 +333,14 @@ type expander struct{ unit string }
 
 // expandSpecifiers replaces the specifiers. It returns an error for those that it does not know, such as those
 // whose value depends on the host.
-func (x expander) expandSpecifiers(text string) (string, error) {
+func (e expander) expandSpecifiers(text string) (string, error) {
 	if !strings.Contains(text, "%") {
 		return text, nil
 	}
 
-	base := strings.TrimSuffix(x.unit, path.Ext(x.unit))
+	base := strings.TrimSuffix(e.unit, path.Ext(e.unit))
 	prefix, instance, _ := strings.Cut(base, "@")
-	values := map[byte]string{'%': "%", 'n': x.unit, 'N': base, 'p': prefix, 'i': instance, 't': "/run", 'S': "/var/lib", 'C': "/var/cache", 'L': "/var/log", 'E': "/etc", 'T': "/tmp", 'V': "/var/tmp"}
+	values := map[byte]string{'%': "%", 'n': e.unit, 'N': base, 'p': prefix, 'i': instance, 't': "/run", 'S': "/var/lib", 'C': "/var/cache", 'L': "/var/log", 'E': "/etc", 'T': "/tmp", 'V': "/var/tmp"}
 	var b strings.Builder
 
 	for i := 0; i < len(text); i++ {

@@ -404,13 +404,13 @@ func (h *history) checkCounts(t *rapid.T, values [][]byte) {
 // tally counts answers about ticks.
 type tally struct{ exact, named, unknown int }
 
-func (a *tally) add(b tally) {
-	a.exact, a.named, a.unknown = a.exact+b.exact, a.named+b.named, a.unknown+b.unknown
+func (ta *tally) add(b tally) {
+	ta.exact, ta.named, ta.unknown = ta.exact+b.exact, ta.named+b.named, ta.unknown+b.unknown
 }
 
 // log prints how good the answers were.
-func (a *tally) log(t *testing.T) {
-	t.Logf("%d ticks: %d exact answers, %d that they did not succeed, %d not known", a.exact+a.named+a.unknown, a.exact, a.named, a.unknown)
+func (ta *tally) log(t *testing.T) {
+	t.Logf("%d ticks: %d exact answers, %d that they did not succeed, %d not known", ta.exact+ta.named+ta.unknown, ta.exact, ta.named, ta.unknown)
 }
 
 // checkAnswers asks for every tick of the history, and compares the answer with its record.

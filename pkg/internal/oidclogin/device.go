@@ -21,7 +21,7 @@ const (
 	maxPollEvery = time.Minute
 	// maxDeviceLogin limits how long a login in the device flow can take. Somebody may be persuaded to confirm the login of
 	// another person, and a longer time helps only the latter.
-	maxDeviceLogin = loginWithin
+	maxDeviceLogin = loginTimeout
 )
 
 // DeviceLogin is a login that has begun in the device flow.
@@ -85,7 +85,7 @@ func (l *Logins) BeginDevice(ctx context.Context, name string) (DeviceLogin, err
 		return DeviceLogin{}, p.refuseMisconfigured("the provider's answer has no device code, no code for the person, or no page with https to enter it")
 	}
 
-	login := DeviceLogin{Code: shownText(answer.UserCode), Page: page, PageForCode: pageURL(answer.VerificationURIComplete), Every: pollEvery, Ends: l.now().Add(loginWithin)}
+	login := DeviceLogin{Code: shownText(answer.UserCode), Page: page, PageForCode: pageURL(answer.VerificationURIComplete), Every: pollEvery, Ends: l.now().Add(loginTimeout)}
 	if every := time.Duration(answer.Interval) * time.Second; every > 0 {
 		login.Every = min(every, maxPollEvery)
 	}

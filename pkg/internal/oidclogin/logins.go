@@ -29,8 +29,8 @@ const (
 	maxRequests = 16
 	// maxAnswer is how many bytes of a provider's answer are read.
 	maxAnswer = 1 << 20
-	// loginWithin is how long a login on the web can take, from the first page to the answer of the provider.
-	loginWithin = 10 * time.Minute
+	// loginTimeout is how long a login on the web can take, from the first page to the answer of the provider.
+	loginTimeout = 10 * time.Minute
 	// maxFinished is how many finished logins a node remembers. An answer of the provider is accepted once; the provider also
 	// accepts each code once only.
 	maxFinished = 4096

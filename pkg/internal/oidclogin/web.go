@@ -53,7 +53,7 @@ func (l *Logins) BeginWeb(ctx context.Context, name, redirect, returnTo string) 
 
 	state := webState{
 		Provider: p.Name, ClientID: p.ClientID, State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
-		Redirect: redirect, ReturnTo: returnTo, Ends: l.now().Add(loginWithin),
+		Redirect: redirect, ReturnTo: returnTo, Ends: l.now().Add(loginTimeout),
 	}
 
 	client := oauth2.Config{
@@ -82,7 +82,7 @@ func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.
 		return Identity{}, "", err
 	}
 	if sealed == "" {
-		return Identity{}, "", refuse("no login is under way in this browser: it took longer than %d minutes, was finished before, or began in another browser", int(loginWithin.Minutes()))
+		return Identity{}, "", refuse("no login is under way in this browser: it took longer than %d minutes, was finished before, or began in another browser", int(loginTimeout.Minutes()))
 	}
 
 	sealer, err := l.sealerOf(ctx)
@@ -105,7 +105,7 @@ func (l *Logins) FinishWeb(ctx context.Context, name, sealed string, answer url.
 	case name != state.Provider:
 		return Identity{}, "", p.refuseLogin("the answer arrived at the address of another provider, %s", quote(name))
 	case !l.now().Before(state.Ends):
-		return Identity{}, "", p.refuseLogin("it took longer than %d minutes", int(loginWithin.Minutes()))
+		return Identity{}, "", p.refuseLogin("it took longer than %d minutes", int(loginTimeout.Minutes()))
 	case state.ClientID != p.ClientID:
 		return Identity{}, "", p.refuseLogin("the settings of this cluster have changed meanwhile")
 	case subtle.ConstantTimeCompare([]byte(answer.Get("state")), []byte(state.State)) != 1:

@@ -238,8 +238,8 @@ type itemOrder struct {
 	run, namespace, task string
 }
 
-func (a itemOrder) compare(b itemOrder) int {
-	return cmp.Or(cmp.Compare(a.key, b.key), strings.Compare(a.run, b.run), strings.Compare(a.namespace, b.namespace), strings.Compare(a.task, b.task))
+func (it itemOrder) compare(b itemOrder) int {
+	return cmp.Or(cmp.Compare(it.key, b.key), strings.Compare(it.run, b.run), strings.Compare(it.namespace, b.namespace), strings.Compare(it.task, b.task))
 }
 
 // stuckOrder, failingOrder, tickOrder, runOrder and waitOrder are the orders of the lists.

@@ -44,45 +44,45 @@ type Size struct {
 }
 
 // NoteApplied notes that the rows contain all changes of the shard up to a revision.
-func (x *Index) NoteApplied(revision int64) { x.applied.Store(revision) }
+func (in *Index) NoteApplied(revision int64) { in.applied.Store(revision) }
 
 // HasApplied reports whether the rows contain the changes of the shard at a revision.
-func (x *Index) HasApplied(revision int64) bool { return x.applied.Load() >= revision }
+func (in *Index) HasApplied(revision int64) bool { return in.applied.Load() >= revision }
 
 // NoSlot is the slot of a task that has no row yet.
 const NoSlot int32 = -1
 
 // Put stores a row and its details, and returns its slot. slot is that of the task's former row, or NoSlot.
-func (x *Index) Put(slot int32, r Row, d Details) int32 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (in *Index) Put(slot int32, r Row, d Details) int32 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 
 	if slot == NoSlot {
-		slot = x.newSlot()
+		slot = in.newSlot()
 	}
 
-	row := x.at(slot)
-	x.size.add(row, -1)
-	x.size.add(&r, 1)
+	row := in.at(slot)
+	in.size.add(row, -1)
+	in.size.add(&r, 1)
 	*row = r
-	x.setDetails(slot, d)
+	in.setDetails(slot, d)
 
 	return slot
 }
 
 // setDetails sets or clears the details of a row. Most rows have none, before and after; then it costs nothing.
-func (x *Index) setDetails(slot int32, d Details) {
-	c, i := x.chunks[slot/chunkRows], int(slot%chunkRows)
+func (in *Index) setDetails(slot int32, d Details) {
+	c, i := in.chunks[slot/chunkRows], int(slot%chunkRows)
 
 	switch {
 	case d != Details{}:
-		if x.details == nil {
-			x.details = map[int32]Details{}
+		if in.details == nil {
+			in.details = map[int32]Details{}
 		}
-		x.details[slot] = d
+		in.details[slot] = d
 		c.detailed[i/64] |= 1 << (i % 64)
 	case c.isDetailed(i):
-		delete(x.details, slot)
+		delete(in.details, slot)
 		c.detailed[i/64] &^= 1 << (i % 64)
 	}
 }
@@ -106,72 +106,72 @@ func (s *Size) add(r *Row, n int) {
 }
 
 // Change changes a row in its place. change must not block, and must not keep the row.
-func (x *Index) Change(slot int32, change func(r *Row)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (in *Index) Change(slot int32, change func(r *Row)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 
-	row := x.at(slot)
-	x.size.add(row, -1)
+	row := in.at(slot)
+	in.size.add(row, -1)
 	change(row)
-	x.size.add(row, 1)
+	in.size.add(row, 1)
 }
 
 // newSlot returns a slot for a new row.
-func (x *Index) newSlot() int32 {
-	if n := len(x.free); n > 0 {
-		slot := x.free[n-1]
-		x.free = x.free[:n-1]
+func (in *Index) newSlot() int32 {
+	if n := len(in.free); n > 0 {
+		slot := in.free[n-1]
+		in.free = in.free[:n-1]
 
 		return slot
 	}
 
-	if x.used == len(x.chunks)*chunkRows {
-		x.chunks = append(x.chunks, new(chunk))
+	if in.used == len(in.chunks)*chunkRows {
+		in.chunks = append(in.chunks, new(chunk))
 	}
 
-	x.used++
+	in.used++
 
-	return int32(x.used - 1)
+	return int32(in.used - 1)
 }
 
 // at returns the row in a slot.
-func (x *Index) at(slot int32) *Row { return &x.chunks[slot/chunkRows].rows[slot%chunkRows] }
+func (in *Index) at(slot int32) *Row { return &in.chunks[slot/chunkRows].rows[slot%chunkRows] }
 
 // Remove removes the row in a slot. NoSlot is allowed.
-func (x *Index) Remove(slot int32) {
+func (in *Index) Remove(slot int32) {
 	if slot == NoSlot {
 		return
 	}
 
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	in.mu.Lock()
+	defer in.mu.Unlock()
 
-	row := x.at(slot)
-	x.size.add(row, -1)
+	row := in.at(slot)
+	in.size.add(row, -1)
 	*row = Row{}
-	x.setDetails(slot, Details{})
-	x.free = append(x.free, slot)
+	in.setDetails(slot, Details{})
+	in.free = append(in.free, slot)
 }
 
 // Row returns a copy of the row in a slot.
-func (x *Index) Row(slot int32) Row {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
+func (in *Index) Row(slot int32) Row {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
 
-	return *x.at(slot)
+	return *in.at(slot)
 }
 
 // Size returns how many rows there are.
-func (x *Index) Size() Size {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
+func (in *Index) Size() Size {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
 
-	return x.size
+	return in.size
 }
 
 // Scan counts the rows that match a query, and offers their places to first.
-func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
-	x.each(q.Now, false, func(r *Row, _ *Details) {
+func (in *Index) Scan(q *Query, shard int, first *First) (c Counts) {
+	in.each(q.Now, false, func(r *Row, _ *Details) {
 		if !q.Filter.matches(r, q.Now) {
 			return
 		}
@@ -185,15 +185,15 @@ func (x *Index) Scan(q *Query, shard int, first *First) (c Counts) {
 
 // EachRow calls visit with each row, except for those with the flag Gone. A pause that has ended at now (Unix
 // milliseconds) is not shown. visit must not keep or change the row, and must not block.
-func (x *Index) EachRow(now int64, visit func(r *Row)) {
-	x.each(now, false, func(r *Row, _ *Details) { visit(r) })
+func (in *Index) EachRow(now int64, visit func(r *Row)) {
+	in.each(now, false, func(r *Row, _ *Details) { visit(r) })
 }
 
 // each is EachRow, and with full it also visits the rows with the flag Gone, and passes on the details of all rows. d is
 // nil if a row has none.
-func (x *Index) each(now int64, full bool, visit func(r *Row, d *Details)) {
+func (in *Index) each(now int64, full bool, visit func(r *Row, d *Details)) {
 	s := indexScan{now: now, full: full, visit: visit}
-	for from := 0; s.scanChunk(x, from); from += chunkRows {
+	for from := 0; s.scanChunk(in, from); from += chunkRows {
 	}
 }
 
@@ -248,9 +248,9 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 // splits returns the names of one in q.Splits tasks that match a query. A shard contains tasks from all parts of the
 // order by name. So the names of all shards together divide the tasks into parts of similar sizes, and it does not
 // matter if some shards are missing. It reads only these rows.
-func (x *Index) splits(q *Query, shard int) (names []string) {
+func (in *Index) splits(q *Query, shard int) (names []string) {
 	var r Row
-	for slot := firstSplit(shard, q.Splits); x.readSlot(slot, &r); slot += q.Splits {
+	for slot := firstSplit(shard, q.Splits); in.readSlot(slot, &r); slot += q.Splits {
 		if r.Name != "" && !r.Flags.Has(Gone) && q.Filter.matches(&r, q.Now) {
 			names = append(names, r.Name)
 		}
@@ -267,15 +267,15 @@ func firstSplit(shard, every int) int {
 }
 
 // readSlot copies the row in a slot to r; a free slot has no name. It returns false if there is no such slot.
-func (x *Index) readSlot(slot int, r *Row) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
+func (in *Index) readSlot(slot int, r *Row) bool {
+	in.mu.RLock()
+	defer in.mu.RUnlock()
 
-	if slot >= x.used {
+	if slot >= in.used {
 		return false
 	}
 
-	*r = *x.at(int32(slot))
+	*r = *in.at(int32(slot))
 
 	return true
 }

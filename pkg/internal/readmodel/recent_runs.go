@@ -39,8 +39,8 @@ type recentRuns struct {
 }
 
 // NoteLoad notes that runs with ids up to one may be missing, because they are from before the shard was loaded.
-func (x *Index) NoteLoad(after string) {
-	r := &x.recent
+func (in *Index) NoteLoad(after string) {
+	r := &in.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -58,8 +58,8 @@ func (r *recentRuns) forgetUpTo(id string) {
 }
 
 // AddRun adds a run whose record is in the queue or the history. It may be called again for the same run.
-func (x *Index) AddRun(p RunPlace) {
-	r := &x.recent
+func (in *Index) AddRun(p RunPlace) {
+	r := &in.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -80,8 +80,8 @@ func (x *Index) AddRun(p RunPlace) {
 }
 
 // RemoveRun removes a run whose record in the history was deleted.
-func (x *Index) RemoveRun(p RunPlace) {
-	r := &x.recent
+func (in *Index) RemoveRun(p RunPlace) {
+	r := &in.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -92,8 +92,8 @@ func (x *Index) RemoveRun(p RunPlace) {
 
 // addRuns adds to list the remembered runs of a shard that match a query, and returns the id after which they are
 // complete.
-func (x *Index) addRuns(q *Query, list []RunPlace) ([]RunPlace, string) {
-	r := &x.recent
+func (in *Index) addRuns(q *Query, list []RunPlace) ([]RunPlace, string) {
+	r := &in.recent
 	r.mu.Lock()
 	defer r.mu.Unlock()
 

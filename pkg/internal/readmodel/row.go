@@ -232,4 +232,4 @@ func compareWaiting(a, b WaitingRun) int {
 }
 
 // urgency returns in which order people should see waiting runs, the lowest first.
-func (q *WaitingRun) urgency() int { return task.WaitUrgency(q.Reason, q.Unsent) }
+func (w *WaitingRun) urgency() int { return task.WaitUrgency(w.Reason, w.Unsent) }

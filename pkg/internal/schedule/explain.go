@@ -78,21 +78,21 @@ func Explain(t task.Timing) (Explanation, error) {
 func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // describeExpression describes when an expression has ticks.
-func (x expression) describeExpression(text string, z *zone) string {
+func (e expression) describeExpression(text string, z *zone) string {
 	switch {
-	case x.cron != nil:
+	case e.cron != nil:
 		if fields := strings.Fields(text); slices.ContainsFunc(fields, hasH) && fields[0][0] != '@' {
-			return spreadRule(x.cron, fields)
+			return spreadRule(e.cron, fields)
 		}
-		return x.cron.describeRule()
-	case x.every != 0:
-		return "every " + durationWords(x.every) + ", counted from the task's creation"
-	case x.after != 0:
-		return durationWords(x.after) + " after each run has ended; the first, " + durationWords(x.after) + " after the task's creation"
-	case x.at != 0:
-		return "once, on " + z.instantWords(x.at)
-	case x.in != 0:
-		return "once, " + durationWords(x.in) + " after the task is written"
+		return e.cron.describeRule()
+	case e.every != 0:
+		return "every " + durationWords(e.every) + ", counted from the task's creation"
+	case e.after != 0:
+		return durationWords(e.after) + " after each run has ended; the first, " + durationWords(e.after) + " after the task's creation"
+	case e.at != 0:
+		return "once, on " + z.instantWords(e.at)
+	case e.in != 0:
+		return "once, " + durationWords(e.in) + " after the task is written"
 	}
 
 	return "only when it is triggered"

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// mostTimes is how many times of day are listed individually.
-const mostTimes = 6
+// maxTimes is how many times of day are listed individually.
+const maxTimes = 6
 
 // describeRule describes when a rule has ticks.
 func (r *rule) describeRule() string {
@@ -46,7 +46,7 @@ func (r *rule) clockWords() string {
 	switch {
 	case len(hours) == 24:
 		return minuteWords(minutes) + at
-	case len(hours)*len(minutes) <= mostTimes && !(len(minutes) == 1 && isBeat), len(minutes) == 1 && !isBeat:
+	case len(hours)*len(minutes) <= maxTimes && !(len(minutes) == 1 && isBeat), len(minutes) == 1 && !isBeat:
 		return "at " + timesOfDay(hours, minutes, of)
 	case len(minutes) == 1 && hourly.by == 1:
 		return fmt.Sprintf("every hour from %s to %s", of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
@@ -139,7 +139,7 @@ func secondWords(seconds, minutes, hours []int) string {
 		return fmt.Sprintf("%s, from %s to %s", words, clock(hours[0], 0), clock(hours[len(hours)-1], 59))
 	case len(minutes) == 60:
 		return words + ", " + hourWords(hours)
-	case len(minutes)*len(hours) <= mostTimes:
+	case len(minutes)*len(hours) <= maxTimes:
 		return words + ", in the " + pluralNoun(len(minutes)*len(hours), "minute") + " of " + timesOfDay(hours, minutes, clock)
 	}
 

@@ -274,12 +274,12 @@ type Crowd struct {
 	Members []int // indexes of the list that was passed to Crowds
 }
 
-// mostLooked is how many ticks of each schedule Crowds considers. A schedule that has more than one tick an hour
+// maxLooked is how many ticks of each schedule Crowds considers. A schedule that has more than one tick an hour
 // shares its seconds with others anyway.
-const mostLooked = 24
+const maxLooked = 24
 
-// mostCrowds is how many crowds Crowds returns at most.
-const mostCrowds = 10
+// maxCrowds is how many crowds Crowds returns at most.
+const maxCrowds = 10
 
 // Crowds returns the seconds of the day after now at which at least least schedules have a tick, the largest crowds
 // first. The same set of schedules is returned only once. Schedules with jitter do not count, because their ticks
@@ -293,7 +293,7 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 		}
 
 		at := clampToMS(now)
-		for range mostLooked {
+		for range maxLooked {
 			if at = s.nextAfter(at); at == noInstant || at > clampToMS(now)+daySeconds*1000 {
 				break
 			}
@@ -323,7 +323,7 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 	var found []Crowd
 	for _, c := range crowds { // schedules that meet every hour form one crowd, not 24
 		again := slices.ContainsFunc(found, func(f Crowd) bool { return slices.Equal(f.Members, c.Members) })
-		if !again && len(found) < mostCrowds {
+		if !again && len(found) < maxCrowds {
 			found = append(found, c)
 		}
 	}

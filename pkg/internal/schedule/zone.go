@@ -41,11 +41,11 @@ type offsetPeriod struct {
 
 // startsWithGap reports whether the clock jumped forward at the start of the period, so that the local times from
 // start+before to start+offset do not exist.
-func (s *offsetPeriod) startsWithGap() bool { return s.offset > s.before }
+func (o *offsetPeriod) startsWithGap() bool { return o.offset > o.before }
 
 // startsWithFold reports whether the clock was set back at the start of the period, so that the local times from
 // start+offset to start+before exist twice, the second time in this period.
-func (s *offsetPeriod) startsWithFold() bool { return s.offset < s.before }
+func (o *offsetPeriod) startsWithFold() bool { return o.offset < o.before }
 
 // zone is one entry of the database, divided into periods from 1970 to 2100. Periods are days longer than any
 // jump of the clock (a test checks the whole database), so that each gap and each fold concerns only two neighbors.
@@ -173,8 +173,8 @@ func offsetPeriods(location *time.Location) []offsetPeriod {
 	}
 
 	// is is the offset at now. Each round advances to the next place to compare.
-	now, is := firstSecond, offset(firstSecond)
-	cuts := []offsetPeriod{{start: now, offset: is, before: is}}
+	now, ok := firstSecond, offset(firstSecond)
+	cuts := []offsetPeriod{{start: now, offset: ok, before: ok}}
 	for now < endSecond {
 		next := now + daySeconds
 
@@ -184,13 +184,13 @@ func offsetPeriods(location *time.Location) []offsetPeriod {
 			next = end.Unix()
 		}
 
-		if offset(next) != is && next < endSecond {
+		if offset(next) != ok && next < endSecond {
 			// The first second in (now, next] with another offset.
-			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != is })
+			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != ok })
 			next = now + 1 + int64(n)
 			cuts[len(cuts)-1].end = next
-			cuts = append(cuts, offsetPeriod{start: next, offset: offset(next), before: is})
-			is = offset(next)
+			cuts = append(cuts, offsetPeriod{start: next, offset: offset(next), before: ok})
+			ok = offset(next)
 		}
 
 		now = next
@@ -309,9 +309,9 @@ func (z *zone) localTime(local time.Time) Moment {
 }
 
 // clockChange returns the change of the clock at the start of a period.
-func (s *offsetPeriod) clockChange() *Change {
+func (o *offsetPeriod) clockChange() *Change {
 	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
-	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
+	return &Change{At: time.Unix(o.start, 0).UTC(), From: show(o.start + o.before), To: show(o.start + o.offset)}
 }
 
 // Reading describes an instant in relation to a schedule.

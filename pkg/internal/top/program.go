@@ -47,8 +47,8 @@ type Program struct {
 	work     sync.WaitGroup
 }
 
-// answerWithin limits how long a board or another answer may take.
-const answerWithin = 5 * time.Second
+// answerTimeout limits how long a board or another answer may take.
+const answerTimeout = 5 * time.Second
 
 // Run shows the screen until the user quits, which returns nil, or ctx ends.
 func (p *Program) Run(ctx context.Context, t Terminal) error {
@@ -121,7 +121,7 @@ func (p *Program) pollBoard(ctx context.Context) {
 
 // readBoard requests the board once. If the server is unavailable, the next call uses another server.
 func (p *Program) readBoard(ctx context.Context) BoardUpdate {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 
 	c := p.currentClient()
@@ -185,7 +185,7 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 	c := p.currentClient()
 	ask := func(how func(ctx context.Context) Message) {
 		p.work.Go(func() {
-			limited, cancel := context.WithTimeout(ctx, answerWithin)
+			limited, cancel := context.WithTimeout(ctx, answerTimeout)
 			defer cancel()
 			p.sendMessage(ctx, how(limited))
 		})
@@ -301,13 +301,13 @@ type reader struct {
 	behind  bool // more output exists already
 }
 
-// mostAtOnce is the maximum number of bytes of output in one message.
-const mostAtOnce = 1 << 20
+// maxAtOnce is the maximum number of bytes of output in one message.
+const maxAtOnce = 1 << 20
 
 // readMore reads new output. It reads the run's state first, so that everything that the run printed before it
 // ended is read.
 func (r *reader) readMore(ctx context.Context, c *client.Client) RunOutput {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 
 	w := RunOutput{About: r.about}
@@ -345,9 +345,9 @@ func (r *reader) readMore(ctx context.Context, c *client.Client) RunOutput {
 
 	defer body.Close()
 
-	b, err := io.ReadAll(io.LimitReader(body, mostAtOnce))
+	b, err := io.ReadAll(io.LimitReader(body, maxAtOnce))
 	r.seen += int64(len(b))
-	r.behind = len(b) == mostAtOnce
+	r.behind = len(b) == maxAtOnce
 	w.Text += string(b)
 	w.Err = err
 

@@ -37,8 +37,8 @@ type view struct {
 	room    int // the number of visible lines when it was last drawn
 }
 
-// mostWritten is the maximum number of lines of output in memory.
-const mostWritten = 5000
+// maxWritten is the maximum number of lines of output in memory.
+const maxWritten = 5000
 
 // applyMessage processes an answer, if it belongs to this view.
 func (v *view) applyMessage(m *Model, msg Message) {
@@ -77,7 +77,7 @@ func (v *view) addOutput(w RunOutput) {
 		v.written = append(v.written, line)
 	}
 
-	if n := len(v.written) - mostWritten; n > 0 {
+	if n := len(v.written) - maxWritten; n > 0 {
 		v.written, v.cut = append([]string(nil), v.written[n:]...), true
 	}
 }

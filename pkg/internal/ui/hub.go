@@ -21,8 +21,8 @@ const (
 	maxViewersOf = 64
 	// maxViewersOfSession is how many of them one session can have. Tabs that nobody sees have no stream.
 	maxViewersOfSession = 16
-	// loadWithin limits how long a screen may load for its viewers.
-	loadWithin = 15 * time.Second
+	// loadTimeout limits how long a screen may load for its viewers.
+	loadTimeout = 15 * time.Second
 	// lastKnownFor is how long the last state of a page that was watched is kept, for its viewers, and maxLastKnown how
 	// many of them are.
 	lastKnownFor = 10 * time.Minute
@@ -365,7 +365,7 @@ func (w *watch) renderAs(agent *viewer) (_ any, _ *pageState, err error) {
 	}()
 
 	// The request of the agent may end meanwhile, but not the watch.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(agent.page.Context()), loadWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(agent.page.Context()), loadTimeout)
 	defer cancel()
 	callgroup.Start(func() {
 		select {

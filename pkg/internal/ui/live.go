@@ -19,8 +19,8 @@ const (
 	beatEvery = 5 * time.Second
 	// sessionBeats is after how many beats a stream checks its session.
 	sessionBeats = 3
-	// writeWithin is how long a browser may take to read a message.
-	writeWithin = 30 * time.Second
+	// writeTimeout is how long a browser may take to read a message.
+	writeTimeout = 30 * time.Second
 	// retryAfter is how long a browser waits before it connects again, and busyRetryAfter for pages beyond maxViewers.
 	retryAfter     = time.Second
 	busyRetryAfter = 5 * time.Second
@@ -277,7 +277,7 @@ func (s *stream) begin() {
 }
 
 func (s *stream) extend() {
-	_ = s.control.SetWriteDeadline(time.Now().Add(writeWithin)) // errors are ignored: not every http.ResponseWriter supports deadlines
+	_ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // errors are ignored: not every http.ResponseWriter supports deadlines
 }
 
 func (s *stream) write(b []byte) error {

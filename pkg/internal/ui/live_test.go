@@ -62,7 +62,7 @@ func (b *browser) tabWith(at string, edits ...func(*http.Request)) *tab {
 }
 
 // read collects the events of a stream.
-func (s *tab) read(res *http.Response) {
+func (t *tab) read(res *http.Response) {
 	defer res.Body.Close()
 
 	var e event
@@ -70,12 +70,12 @@ func (s *tab) read(res *http.Response) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		s.mu.Lock()
-		s.raw.WriteString(line + "\n")
+		t.mu.Lock()
+		t.raw.WriteString(line + "\n")
 		name, value, _ := strings.Cut(line, ": ")
 		switch name {
 		case "":
-			s.events = append(s.events, e)
+			t.events = append(t.events, e)
 			e = event{}
 		case "event":
 			e.name = value
@@ -86,48 +86,48 @@ func (s *tab) read(res *http.Response) {
 		case "id":
 			e.id = value
 		default:
-			s.w.t.Errorf("the stream has the line %q", line)
+			t.w.t.Errorf("the stream has the line %q", line)
 		}
-		s.mu.Unlock()
+		t.mu.Unlock()
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
 }
 
 // after lets some time pass, and returns the events that have come since the last call, but not those that only say how old
 // the page is.
-func (s *tab) after(d time.Duration) []event {
-	s.w.Clock.Advance(d)
+func (t *tab) after(d time.Duration) []event {
+	t.w.Clock.Advance(d)
 	time.Sleep(d)
 	synctest.Wait()
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 
 	var list []event
-	for _, e := range s.events {
+	for _, e := range t.events {
 		if e.name != eventAge {
 			list = append(list, e)
 		}
 	}
-	s.events = nil
+	t.events = nil
 
 	return list
 }
 
 // bytes returns everything that has come.
-func (s *tab) bytes() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.raw.String()
+func (t *tab) bytes() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.raw.String()
 }
 
-func (s *tab) isOver() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
+func (t *tab) isOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
 }
 
 // one checks that there is one event, and returns it.

@@ -59,12 +59,12 @@ func (w *oidcWorld) visitor() *browser {
 // secureOnLoopback is a cookie jar that treats loopback like an encrypted connection, as most browsers do.
 type secureOnLoopback struct{ http.CookieJar }
 
-func (j secureOnLoopback) SetCookies(u *url.URL, cookies []*http.Cookie) {
-	j.CookieJar.SetCookies(encrypted(u), cookies)
+func (s secureOnLoopback) SetCookies(u *url.URL, cookies []*http.Cookie) {
+	s.CookieJar.SetCookies(encrypted(u), cookies)
 }
 
-func (j secureOnLoopback) Cookies(u *url.URL) []*http.Cookie {
-	return j.CookieJar.Cookies(encrypted(u))
+func (s secureOnLoopback) Cookies(u *url.URL) []*http.Cookie {
+	return s.CookieJar.Cookies(encrypted(u))
 }
 
 func encrypted(u *url.URL) *url.URL {

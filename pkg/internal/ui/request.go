@@ -190,38 +190,38 @@ type pipedAnswer struct {
 	sent   http.Header
 }
 
-func (w *pipedAnswer) Header() http.Header { return w.header }
+func (a *pipedAnswer) Header() http.Header { return a.header }
 
-func (w *pipedAnswer) WriteHeader(status int) {
+func (a *pipedAnswer) WriteHeader(status int) {
 	if status < 200 {
 		return // interim responses are for slow networks
 	}
 
-	w.once.Do(func() {
-		w.status, w.sent = status, w.header.Clone()
-		close(w.begun)
+	a.once.Do(func() {
+		a.status, a.sent = status, a.header.Clone()
+		close(a.begun)
 	})
 }
 
-func (w *pipedAnswer) Write(b []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	return w.body.Write(b)
+func (a *pipedAnswer) Write(b []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(b)
 }
 
 // Flush lets a stream begin. Each write reaches the reader at once.
-func (w *pipedAnswer) Flush() { w.WriteHeader(http.StatusOK) }
+func (a *pipedAnswer) Flush() { a.WriteHeader(http.StatusOK) }
 
 // finish ends the answer when the handler has returned. A panic of the handler, which the API has logged, cuts the answer off,
 // as net/http would do.
-func (w *pipedAnswer) finish(p *callgroup.Panic) {
+func (a *pipedAnswer) finish(p *callgroup.Panic) {
 	if p != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-		w.body.CloseWithError(io.ErrUnexpectedEOF)
+		a.WriteHeader(http.StatusInternalServerError)
+		a.body.CloseWithError(io.ErrUnexpectedEOF)
 		return
 	}
 
-	w.WriteHeader(http.StatusOK)
-	w.body.Close()
+	a.WriteHeader(http.StatusOK)
+	a.body.Close()
 }
 
 const (

@@ -101,7 +101,7 @@ func dismissRun(ctx context.Context, r *Request) (Done, error) {
 // A change of several runs has two steps: the first one shows which runs it concerns, and the second one changes exactly
 // these. Runs that have changed meanwhile are refused by the API, and reported.
 const (
-	mostRuns      = 1000 // in one change
+	maxRuns       = 1000 // in one change
 	changesAtOnce = 8
 	// chosenField is the field of the form with a run. allField, if set, means all runs of the list instead.
 	chosenField, allField, confirmField = "run", "all", "confirm"
@@ -174,8 +174,8 @@ func changeRuns(ctx context.Context, r *Request) (Done, error) {
 func chosenRuns(ctx context.Context, r *Request, change runChange) (chosen []chosenRun, more bool, err error) {
 	if r.Form.Get(allField) == "" {
 		names := r.Form[chosenField]
-		if len(names) > mostRuns {
-			return nil, false, task.Invalid(task.CodeOutOfRange, chosenField, "%d runs are too many; at most %d are possible at once", len(names), mostRuns)
+		if len(names) > maxRuns {
+			return nil, false, task.Invalid(task.CodeOutOfRange, chosenField, "%d runs are too many; at most %d are possible at once", len(names), maxRuns)
 		}
 		for _, text := range names {
 			c, err := parseChosen(text)
@@ -199,13 +199,13 @@ func chosenRuns(ctx context.Context, r *Request, change runChange) (chosen []cho
 		return nil, false, task.Invalid(task.CodeBadValue, "do", "is not possible with these runs")
 	}
 
-	o.Limit = mostRuns + 1
+	o.Limit = maxRuns + 1
 	runs, err := r.API.Runs.List(ctx, o)
 	if err != nil {
 		return nil, false, err
 	}
-	if len(runs) > mostRuns {
-		runs, more = runs[:mostRuns], true
+	if len(runs) > maxRuns {
+		runs, more = runs[:maxRuns], true
 	}
 	for _, run := range runs {
 		if change.dead || !run.State.Final() {

@@ -44,14 +44,14 @@ func (w *world) withOutput(serve func(q url.Values, piece func(client.LogPiece) 
 }
 
 // outputs returns the messages with output that a tab has received.
-func (s *tab) outputs() (list []outputMessage, ids []string) {
-	s.w.t.Helper()
-	for _, e := range s.all() {
+func (t *tab) outputs() (list []outputMessage, ids []string) {
+	t.w.t.Helper()
+	for _, e := range t.all() {
 		if e.name != outputEvent {
 			continue
 		}
 		var m outputMessage
-		must(s.w.t, json.Unmarshal([]byte(e.data), &m))
+		must(t.w.t, json.Unmarshal([]byte(e.data), &m))
 		list, ids = append(list, m), append(ids, e.id)
 	}
 
@@ -59,10 +59,10 @@ func (s *tab) outputs() (list []outputMessage, ids []string) {
 }
 
 // all returns all events so far.
-func (s *tab) all() []event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]event(nil), s.events...)
+func (t *tab) all() []event {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]event(nil), t.events...)
 }
 
 // Lines reach the page as they are written. A line that is not complete is sent, and replaced when it is.

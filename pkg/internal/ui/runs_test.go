@@ -121,10 +121,10 @@ func TestLeftRows(t *testing.T) {
 	}
 
 	var many []string
-	for i := range mostLeft + 10 {
+	for i := range maxLeft + 10 {
 		many = append(many, strconv.Itoa(i))
 	}
-	if n := len(leftRows(now, many, old, nil, key)); n != mostLeft {
-		t.Errorf("%d rows are kept, want %d", n, mostLeft)
+	if n := len(leftRows(now, many, old, nil, key)); n != maxLeft {
+		t.Errorf("%d rows are kept, want %d", n, maxLeft)
 	}
 }

@@ -195,8 +195,8 @@ func (v *View) Nav() []NavItem {
 // OtherNode is another node that serves pages.
 type OtherNode struct{ Name, Address string }
 
-// mostOtherNodes is the maximum number of nodes to which a page leads when its own does not answer.
-const mostOtherNodes = 4
+// maxOtherNodes is the maximum number of nodes to which a page leads when its own does not answer.
+const maxOtherNodes = 4
 
 // OtherNodes returns other nodes that serve this page, for viewers who may read nodes. There are none behind a proxy, whose
 // address browsers use for all nodes.
@@ -213,7 +213,7 @@ func (v *View) OtherNodes() []OtherNode {
 	}
 	slices.SortFunc(others, func(a, b OtherNode) int { return strings.Compare(a.Name, b.Name) })
 
-	return others[:min(len(others), mostOtherNodes)]
+	return others[:min(len(others), maxOtherNodes)]
 }
 
 // screenNamed returns a screen by its name; nil if there is none.

@@ -40,8 +40,8 @@ const (
 	maxBulk = 10_000
 	// bulkParallel is the number of tasks that are changed at the same time.
 	bulkParallel = 16
-	// bulkWithin is how long an action may take. The tasks that are left then are named.
-	bulkWithin = 45 * time.Second
+	// bulkTimeout is how long an action may take. The tasks that are left then are named.
+	bulkTimeout = 45 * time.Second
 )
 
 // bulkVerbs are the actions, in order.
@@ -238,7 +238,7 @@ type bulkRun struct {
 
 // runAll changes the tasks, several at a time. It returns an error only if nothing was changed.
 func (b *bulkRun) runAll(ctx context.Context, plan []plannedTask) error {
-	ctx, cancel := context.WithTimeout(ctx, bulkWithin)
+	ctx, cancel := context.WithTimeout(ctx, bulkTimeout)
 	defer cancel()
 
 	work := make(chan plannedTask)

@@ -211,7 +211,7 @@ var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
 // addParts adds the parts of the run, or the run that it is a part of.
 func (p *runPage) addParts(ctx context.Context, r *Request) error {
 	run := p.Run
-	if parent, _, is := task.ParentOf(run.ID); is {
+	if parent, _, ok := task.ParentOf(run.ID); ok {
 		p.Parent = parent
 	}
 	if run.Fan == nil {
@@ -230,7 +230,7 @@ func (p *runPage) addParts(ctx context.Context, r *Request) error {
 		Parts: true, Since: run.ScheduledTime.Time, Until: run.ScheduledTime.Add(time.Millisecond), Limit: task.MaxParts + 1,
 	})
 	for _, part := range runs {
-		if parent, index, is := task.ParentOf(part.ID); is && parent == run.ID {
+		if parent, index, ok := task.ParentOf(part.ID); ok && parent == run.ID {
 			p.Parts = append(p.Parts, runPart{part, index})
 		}
 	}

@@ -311,10 +311,10 @@ func (c chosenRun) String() string { return fmt.Sprintf("%s/%s@%s", c.Namespace,
 // ones. The page of a list therefore also has the rows that have left it, marked and with their present state. The script
 // of the page drops those that its viewer does not see.
 const (
-	// leftKept is how long a list keeps a row that has left it, and mostLeft how many of them it keeps. Rows beyond these
+	// leftKept is how long a list keeps a row that has left it, and maxLeft how many of them it keeps. Rows beyond these
 	// limits are marked by the script, as they were last.
 	leftKept = 2 * time.Minute
-	mostLeft = 50
+	maxLeft  = 50
 )
 
 // leftRow is a row that has left a list.
@@ -335,7 +335,7 @@ func leftRows[T any](now time.Time, before []T, left []leftRow[T], shown []T, ke
 	var all []leftRow[T]
 	add := func(row leftRow[T]) {
 		key := keyOf(row.item)
-		if !seen[key] && now.Sub(row.since) < leftKept && len(all) < mostLeft {
+		if !seen[key] && now.Sub(row.since) < leftKept && len(all) < maxLeft {
 			seen[key] = true
 			all = append(all, row)
 		}

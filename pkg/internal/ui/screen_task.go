@@ -377,17 +377,17 @@ func loadTaskRuns(ctx context.Context, r *Request, ns, name string) (*taskRuns, 
 }
 
 // Any reports whether the page has rows.
-func (p *taskRuns) Any() bool { return len(p.Runs) > 0 || p.Ledger != nil && len(p.Ledger.Rows) > 0 }
+func (t *taskRuns) Any() bool { return len(t.Runs) > 0 || t.Ledger != nil && len(t.Ledger.Rows) > 0 }
 
 // loadLedger adds lines of the ledger to the page.
-func (p *taskRuns) loadLedger(ctx context.Context, r *Request, ns, name string, o client.RunListOptions) (err error) {
-	if p.Filter == "active" {
+func (t *taskRuns) loadLedger(ctx context.Context, r *Request, ns, name string, o client.RunListOptions) (err error) {
+	if t.Filter == "active" {
 		return nil
 	}
 
-	p.Ledger, err = loadLedgerList(ctx, r, ns, name, o.States, o.Until)
+	t.Ledger, err = loadLedgerList(ctx, r, ns, name, o.States, o.Until)
 	if err == nil {
-		p.Older = p.Ledger.Older
+		t.Older = t.Ledger.Older
 	}
 
 	return err

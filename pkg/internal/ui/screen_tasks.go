@@ -211,8 +211,8 @@ func (p *tasksPage) addRights(r *Request) (err error) {
 // usualTerms are the terms that the page offers, besides the labels of its tasks.
 var usualTerms = []string{"state:failing", "state:overdue", "state:running", "state:waiting", "state:paused", "next:<1h", "last:<1h", "failures:>0"}
 
-// mostLabels is the maximum number of labels that the page offers.
-const mostLabels = 6
+// maxLabels is the maximum number of labels that the page offers.
+const maxLabels = 6
 
 // chipsOf returns the terms of a query, each with the query without it, and terms to add.
 func chipsOf(query string, tasks []client.Task) (terms, more []queryChip) {
@@ -232,7 +232,7 @@ func chipsOf(query string, tasks []client.Task) (terms, more []queryChip) {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 
-	for _, term := range slices.Concat(usualTerms, labels[:min(len(labels), mostLabels)]) {
+	for _, term := range slices.Concat(usualTerms, labels[:min(len(labels), maxLabels)]) {
 		if !slices.Contains(words, term) {
 			more = append(more, queryChip{term, strings.TrimSpace(query + " " + term)})
 		}

@@ -130,13 +130,13 @@ func addressOf(r *http.Request) string {
 	return host
 }
 
-// awaitWithin limits how long a node waits until it knows a session that another node has created.
-const awaitWithin = 2 * time.Second
+// awaitTimeout limits how long a node waits until it knows a session that another node has created.
+const awaitTimeout = 2 * time.Second
 
 // awaitSession waits until this node knows the session of a request: behind a load balancer, another node may have created it
 // just now. It reads nothing from etcd, and returns in any case.
 func (s *Server) awaitSession(r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), awaitWithin)
+	ctx, cancel := context.WithTimeout(r.Context(), awaitTimeout)
 	defer cancel()
 
 	for _, name := range s.cookieNames(r) {
@@ -221,8 +221,8 @@ func localTarget(target string) string {
 const KeyBytes = 32
 
 const (
-	// readKeyWithin limits how long a request waits for the key.
-	readKeyWithin = 2 * time.Second
+	// readKeyTimeout limits how long a request waits for the key.
+	readKeyTimeout = 2 * time.Second
 	// maxCookie is the maximum length of a cookie that is opened.
 	maxCookie = 1 << 10
 	// cookiePurpose separates the key of cookies from other uses of the cluster's key, and cookies of another format.
@@ -248,7 +248,7 @@ func (c *cookieSealer) prepare(ctx context.Context) error {
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, readKeyWithin)
+	ctx, cancel := context.WithTimeout(ctx, readKeyTimeout)
 	defer cancel()
 	select {
 	case c.reading <- struct{}{}:

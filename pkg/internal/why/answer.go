@@ -59,9 +59,9 @@ type answerer struct {
 }
 
 // addSubject fills in the fields that every answer and every additional answer share.
-func (w *answerer) addSubject(a *task.Answer, q Question) {
-	a.Namespace, a.Task, a.Asked.Timezone = w.Namespace, w.Name, q.Timezone
-	a.Now, a.Revision = task.At(w.Now), w.Revision
+func (an *answerer) addSubject(a *task.Answer, q Question) {
+	a.Namespace, a.Task, a.Asked.Timezone = an.Namespace, an.Name, q.Timezone
+	a.Now, a.Revision = task.At(an.Now), an.Revision
 	if a.Unknown == nil {
 		a.Unknown = []string{}
 	}
@@ -71,30 +71,30 @@ func (w *answerer) addSubject(a *task.Answer, q Question) {
 	}
 
 	for i := range a.Also {
-		w.addSubject(&a.Also[i], q)
+		an.addSubject(&a.Also[i], q)
 	}
 }
 
 // answerMoment answers a question about a time. A local time may exist once, twice, or not at all.
-func (w *answerer) answerMoment(m Moment) task.Answer {
+func (an *answerer) answerMoment(m Moment) task.Answer {
 	switch len(m.Instants) {
 	case 0:
-		return w.answerSkippedTime(m)
+		return an.answerSkippedTime(m)
 	case 1:
-		a := w.answerInstant(m.Instants[0], m.Grain)
+		a := an.answerInstant(m.Instants[0], m.Grain)
 		a.Asked.Times = []task.Time{task.At(m.Instants[0])}
 		return a
 	}
 
-	return w.answerRepeatedTime(m)
+	return an.answerRepeatedTime(m)
 }
 
 // answerRepeatedTime answers a question about a local time that exists twice, because the clocks are set back.
 // The answer covers the tick of the two, or both if both are ticks.
-func (w *answerer) answerRepeatedTime(m Moment) task.Answer {
-	first, second := w.answerInstant(m.Instants[0], m.Grain), w.answerInstant(m.Instants[1], m.Grain)
-	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
-		", at " + w.formatClock(m.Instants[0]) + " and at " + w.formatClock(m.Instants[1])
+func (an *answerer) answerRepeatedTime(m Moment) task.Answer {
+	first, second := an.answerInstant(m.Instants[0], m.Grain), an.answerInstant(m.Instants[1], m.Grain)
+	twice := an.clockWords(m) + " exists twice on " + m.Instants[0].In(an.zone).Format("Mon 2 Jan 2006") +
+		", at " + an.formatClock(m.Instants[0]) + " and at " + an.formatClock(m.Instants[1])
 	a := first
 	policy := ""
 
@@ -121,24 +121,24 @@ func (w *answerer) answerRepeatedTime(m Moment) task.Answer {
 
 // answerSkippedTime answers a question about a local time that does not exist, because the clocks are set
 // forward. The schedule's dst.gap determines whether its ticks run at the end of the gap.
-func (w *answerer) answerSkippedTime(m Moment) task.Answer {
+func (an *answerer) answerSkippedTime(m Moment) task.Answer {
 	end := m.Change.At
-	before := end.Add(-tickPrecision).In(w.zone)
-	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", w.clockWords(m), clockDate(m.Change.From),
-		clockTime(m.Change.From)+before.Format(" MST"), w.formatClock(end))
-	v := inForce(w.all, end)
+	before := end.Add(-tickPrecision).In(an.zone)
+	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", an.clockWords(m), clockDate(m.Change.From),
+		clockTime(m.Change.From)+before.Format(" MST"), an.formatClock(end))
+	v := inForce(an.all, end)
 	var a task.Answer
 
 	switch {
 	case v != nil && v.tickNote(end) == schedule.NoteGap:
-		a = w.tickAnswer(w.judgeTick(w.all, end))
+		a = an.tickAnswer(an.judgeTick(an.all, end))
 		a.Sentence = makeSentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
 	case v != nil && v.gapSkips(end):
-		a = w.noTick(end)
+		a = an.noTick(end)
 		a.Verdict = task.VerdictInGap
 		a.Sentence = makeSentence("%s; ticks in this gap are skipped (dst.gap: skip)", gone)
 	default:
-		a = w.noTick(end)
+		a = an.noTick(end)
 		a.Sentence = makeSentence("%s", gone) + " " + a.Sentence
 	}
 
@@ -165,7 +165,7 @@ func clockTime(shown string) string {
 }
 
 // clockWords returns the time of day as the user wrote it.
-func (w *answerer) clockWords(m Moment) string {
+func (an *answerer) clockWords(m Moment) string {
 	if _, t, ok := cutTime(m.Text); ok {
 		return t
 	}
@@ -174,44 +174,44 @@ func (w *answerer) clockWords(m Moment) string {
 
 // answerInstant answers a question about an instant, or about the only tick within the precision with which the
 // user wrote it. If there is no tick, a manual run in that interval is the answer.
-func (w *answerer) answerInstant(at time.Time, grain time.Duration) task.Answer {
-	if tick, ok := w.tickIn(at, grain); ok {
-		return w.tickAnswer(w.judgeTick(w.all, tick))
+func (an *answerer) answerInstant(at time.Time, grain time.Duration) task.Answer {
+	if tick, ok := an.tickIn(at, grain); ok {
+		return an.tickAnswer(an.judgeTick(an.all, tick))
 	}
-	if r := w.findRequestedRun(at, at.Add(grain)); r != nil {
-		return w.runAnswer(r)
+	if r := an.findRequestedRun(at, at.Add(grain)); r != nil {
+		return an.runAnswer(r)
 	}
-	if lines := w.requestedLines(at, at.Add(grain)); len(lines) > 0 {
-		return w.lineAnswer(lines[0])
+	if lines := an.requestedLines(at, at.Add(grain)); len(lines) > 0 {
+		return an.lineAnswer(lines[0])
 	}
 
-	v := inForce(w.all, at)
+	v := inForce(an.all, at)
 	if v == nil || v.vague || v.schedule == nil {
-		return w.answerNoVersion(at, v)
+		return an.answerNoVersion(at, v)
 	}
 
-	return w.noTick(at)
+	return an.noTick(at)
 }
 
 // tickIn returns the tick at an instant, or the only tick within grain after it. It uses both the schedule and
 // the records, because the schedule of that time may not be on record. Two different ticks in the interval are
 // ambiguous, so ok is false.
-func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
-	v := inForce(w.all, at)
+func (an *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
+	v := inForce(an.all, at)
 	if v != nil && !v.vague && v.isTick(at) {
 		return at, true
 	}
 
 	// Otherwise, there must be exactly one tick in the interval, in the records, the ledger and the schedule together.
 	var found []time.Time
-	for _, tick := range w.recordedTicks(at, at.Add(grain)) {
+	for _, tick := range an.recordedTicks(at, at.Add(grain)) {
 		if tick.Equal(at) {
 			return at, true
 		}
 		found = append(found, tick)
 	}
 
-	for _, tick := range w.ledgerTicks(at, at.Add(grain)) {
+	for _, tick := range an.ledgerTicks(at, at.Add(grain)) {
 		if tick.Equal(at) {
 			return at, true
 		}
@@ -239,9 +239,9 @@ func (w *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 
 // recordedTicks returns the ticks that records name from from (inclusive) to to (exclusive): that of a run, and the ends of a
 // range.
-func (w *answerer) recordedTicks(from, to time.Time) []time.Time {
+func (an *answerer) recordedTicks(from, to time.Time) []time.Time {
 	var ticks []time.Time
-	for _, r := range w.Runs {
+	for _, r := range an.Runs {
 		if r.Trigger == task.TriggerManual {
 			continue
 		}
@@ -257,8 +257,8 @@ func (w *answerer) recordedTicks(from, to time.Time) []time.Time {
 }
 
 // tickAnswer converts a finding to an answer, with its evidence.
-func (w *answerer) tickAnswer(g finding) task.Answer {
-	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
+func (an *answerer) tickAnswer(g finding) task.Answer {
+	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: an.sentenceFor(g), Tick: an.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
 	// These verdicts mean that the instant is not a tick.
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
 		a.Tick = nil
@@ -269,38 +269,38 @@ func (w *answerer) tickAnswer(g finding) task.Answer {
 	}
 
 	if g.verdict == task.VerdictNoTask {
-		a.Deleted = w.Deleted
+		a.Deleted = an.Deleted
 	}
 
 	if a.Ledger = g.line; g.run != nil && g.line == nil {
 		r := *g.run
 		a.Run = &r
-		for _, l := range w.Late {
+		for _, l := range an.Late {
 			if l.ID == r.ID {
 				a.Late = append(a.Late, l)
 			}
 		}
 
-		a.Active = w.activeRuns(g.due, r.ID)
+		a.Active = an.activeRuns(g.due, r.ID)
 	}
 
 	// The owner of the shard is of interest at the due time, or now for a future tick.
 	switch {
 	case g.verdict == task.VerdictNoTask:
-	case g.due.After(w.Now):
-		a.Owner = w.ownerAt(w.Now)
+	case g.due.After(an.Now):
+		a.Owner = an.ownerAt(an.Now)
 	default:
-		a.Owner = w.ownerAt(g.due)
+		a.Owner = an.ownerAt(g.due)
 	}
 
-	w.addEvidence(&a, g)
+	an.addEvidence(&a, g)
 
 	return a
 }
 
 // shownTick converts the tick of a finding to the form of the API.
-func (w *answerer) shownTick(g finding) *task.Tick {
-	t := &task.Tick{Time: task.At(g.tick), Local: w.formatLocal(g.tick)}
+func (an *answerer) shownTick(g finding) *task.Tick {
+	t := &task.Tick{Time: task.At(g.tick), Local: an.formatLocal(g.tick)}
 	if !g.due.Equal(g.tick) {
 		t.DueAt = task.At(g.due)
 	}
@@ -313,10 +313,10 @@ func (w *answerer) shownTick(g finding) *task.Tick {
 }
 
 // runAnswer answers a question about a manual run.
-func (w *answerer) runAnswer(r *task.Run) task.Answer {
-	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(w.all, r.ScheduledTime.Time)}
-	w.applyRecord(&g, r)
-	a := w.tickAnswer(g)
+func (an *answerer) runAnswer(r *task.Run) task.Answer {
+	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(an.all, r.ScheduledTime.Time)}
+	an.applyRecord(&g, r)
+	a := an.tickAnswer(g)
 	a.Tick = nil
 
 	return a
@@ -324,29 +324,29 @@ func (w *answerer) runAnswer(r *task.Run) task.Answer {
 
 // answerLatest answers a question without a time. It covers the latest tick, or the latest manual run if that
 // is newer, and the next tick.
-func (w *answerer) answerLatest() task.Answer {
+func (an *answerer) answerLatest() task.Answer {
 	var a task.Answer
-	last, ticked := w.lastTick()
+	last, ticked := an.lastTick()
 
 	var newest *task.Run
-	for i := range w.Runs {
-		if r := &w.Runs[i]; r.Trigger == task.TriggerManual && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
+	for i := range an.Runs {
+		if r := &an.Runs[i]; r.Trigger == task.TriggerManual && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
 			newest = r
 		}
 	}
 
 	switch {
 	case newest != nil && (!ticked || newest.ScheduledTime.After(last)):
-		a = w.runAnswer(newest)
+		a = an.runAnswer(newest)
 	case ticked:
-		a = w.tickAnswer(w.judgeTick(w.all, last))
+		a = an.tickAnswer(an.judgeTick(an.all, last))
 	default:
-		a = w.noneYet()
+		a = an.noneYet()
 	}
 
-	if next, ok := w.nextTick(); ok {
-		a.Also = append(a.Also, w.tickAnswer(w.judgeTick(w.all, next)))
-	} else if also := w.noneToCome(); also != nil {
+	if next, ok := an.nextTick(); ok {
+		a.Also = append(a.Also, an.tickAnswer(an.judgeTick(an.all, next)))
+	} else if also := an.noneToCome(); also != nil {
 		a.Also = append(a.Also, *also)
 	}
 
@@ -355,9 +355,9 @@ func (w *answerer) answerLatest() task.Answer {
 
 // lastTick returns the latest tick that is due, of whichever version was in force. Both the records and the
 // schedule are considered, because a tick that is due may not be decided yet.
-func (w *answerer) lastTick() (time.Time, bool) {
+func (an *answerer) lastTick() (time.Time, bool) {
 	var last time.Time
-	for _, r := range w.Runs {
+	for _, r := range an.Runs {
 		if at := r.ScheduledTime.Time; r.Trigger != task.TriggerManual && at.After(last) {
 			if last = at; r.Count > 1 {
 				last = r.Last.Time
@@ -365,14 +365,14 @@ func (w *answerer) lastTick() (time.Time, bool) {
 		}
 	}
 
-	at := w.Now.Add(tickPrecision)
-	if n := len(w.all); n > 0 { // with jitter, the last due tick is not necessarily the last tick before now
-		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].startTime()) {
+	at := an.Now.Add(tickPrecision)
+	if n := len(an.all); n > 0 { // with jitter, the last due tick is not necessarily the last tick before now
+		if tick, ok := an.all[n-1].lastDue(an.Now); ok && tick.After(an.all[n-1].startTime()) {
 			at = tick.Add(tickPrecision)
 		}
 	}
 
-	if tick, ok := w.tickBefore(at); ok && tick.After(last) && !w.dueOf(tick).After(w.Now) {
+	if tick, ok := an.tickBefore(at); ok && tick.After(last) && !an.dueOf(tick).After(an.Now) {
 		last = tick
 	}
 
@@ -381,19 +381,19 @@ func (w *answerer) lastTick() (time.Time, bool) {
 
 // nextTick returns the first tick after now that does not fall into a pause with an end. ok is false if there
 // is none.
-func (w *answerer) nextTick() (time.Time, bool) {
-	if len(w.all) == 0 {
+func (an *answerer) nextTick() (time.Time, bool) {
+	if len(an.all) == 0 {
 		return time.Time{}, false
 	}
 
-	v, after := &w.all[len(w.all)-1], w.Now
+	v, after := &an.all[len(an.all)-1], an.Now
 	// With jitter, a tick before now may not be due yet.
-	if tick, ok := v.previousTick(w.Now.Add(tickPrecision), v.startTime()); ok && v.dueTime(tick).After(w.Now) {
+	if tick, ok := v.previousTick(an.Now.Add(tickPrecision), v.startTime()); ok && v.dueTime(tick).After(an.Now) {
 		after = tick.Add(-tickPrecision)
 	}
 
-	if w.Entry != nil {
-		if until, ends := w.Entry.Silence(); ends && until.After(after) {
+	if an.Entry != nil {
+		if until, ends := an.Entry.Silence(); ends && until.After(after) {
 			after = until.Time
 		}
 	}

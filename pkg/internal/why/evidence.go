@@ -9,7 +9,7 @@ import (
 )
 
 // addEvidence adds the lines of evidence that the command line prints below the sentence.
-func (w *answerer) addEvidence(a *task.Answer, g finding) {
+func (an *answerer) addEvidence(a *task.Answer, g finding) {
 	add := func(what, format string, args ...any) {
 		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
 	}
@@ -21,35 +21,35 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 		}
 
 		add("Schedule", "%s in %s%s", joinExpressions(v.Schedule), v.Timezone, dst)
-		add("Version", "%s", w.versionWords(v))
+		add("Version", "%s", an.versionWords(v))
 	}
 
 	if !g.due.Equal(g.tick) && !g.tick.IsZero() {
-		add("Due", "%s, delayed by jitter", w.formatTime(g.due))
+		add("Due", "%s, delayed by jitter", an.formatTime(g.due))
 	}
 
 	if g.pause != nil {
-		add("Paused", "%s", w.pauseWords(g.pause))
+		add("Paused", "%s", an.pauseWords(g.pause))
 	}
 
 	if z := g.freeze; z != nil {
 		end := ""
 		if !z.Ended.IsZero() {
-			end = ", ended " + w.formatTime(z.Ended.Time) + byClause(z.EndedBy)
+			end = ", ended " + an.formatTime(z.Ended.Time) + byClause(z.EndedBy)
 		}
-		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason), end)
+		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), an.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason), end)
 	}
 
 	switch {
 	case g.line != nil:
-		w.lineEvidence(add, g)
+		an.lineEvidence(add, g)
 	case g.run != nil:
-		w.runEvidence(add, g)
+		an.runEvidence(add, g)
 	}
 
 	for _, r := range a.Active {
 		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
-			add("Active then", "%s, from %s%s", w.runWords(&r), w.formatTime(beganAt(&r)), w.untilWords(r.EndedAt.Time))
+			add("Active then", "%s, from %s%s", an.runWords(&r), an.formatTime(beganAt(&r)), an.untilWords(r.EndedAt.Time))
 		}
 	}
 
@@ -57,7 +57,7 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 		add("Late result", "attempt %d had been declared lost, but ended later: it %s", r.Attempt, endWords(&r))
 	}
 
-	w.addCircumstances(add, a, g)
+	an.addCircumstances(add, a, g)
 
 	for _, u := range a.Unknown {
 		add("Not on record", "%s", u)
@@ -65,7 +65,7 @@ func (w *answerer) addEvidence(a *task.Answer, g finding) {
 }
 
 // versionWords describes a version: what made it, when, by whom, and until when it was in force.
-func (w *answerer) versionWords(v *version) string {
+func (an *answerer) versionWords(v *version) string {
 	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[v.Change]
 	if change == "" {
 		change = "changed"
@@ -74,25 +74,25 @@ func (w *answerer) versionWords(v *version) string {
 		}
 	}
 
-	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.formatTime(v.startTime()), byClause(v.UpdatedBy))
+	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, an.formatTime(v.startTime()), byClause(v.UpdatedBy))
 
 	if v.until.IsZero() {
 		return text + ", in force now"
 	}
 
-	return text + ", until " + w.formatTime(v.until) + byClause(v.by)
+	return text + ", until " + an.formatTime(v.until) + byClause(v.by)
 }
 
 // untilWords returns the end of an active period.
-func (w *answerer) untilWords(t time.Time) string {
+func (an *answerer) untilWords(t time.Time) string {
 	if t.IsZero() {
 		return ", still active"
 	}
-	return " to " + w.formatTime(t)
+	return " to " + an.formatTime(t)
 }
 
 // runEvidence adds the lines about the run of a finding.
-func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
+func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	r := g.run
 	outcome := string(r.State)
 	if r.Reason != "" {
@@ -104,15 +104,15 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	if r.Owner != "" {
 		at := ""
 		if !r.CreatedAt.IsZero() {
-			at = " on " + w.formatExact(r.CreatedAt.Time)
+			at = " on " + an.formatExact(r.CreatedAt.Time)
 		}
 		add("Decided", "by %s%s", r.Owner, at)
 	}
 
 	if !r.DispatchedAt.IsZero() {
-		text := fmt.Sprintf("to %s on %s", r.Node, w.formatExact(r.DispatchedAt.Time))
+		text := fmt.Sprintf("to %s on %s", r.Node, an.formatExact(r.DispatchedAt.Time))
 		if r.Fan != nil {
-			text = fmt.Sprintf("in %s from %s on", formatCount(int64(r.Fan.Count), "part", "parts"), w.formatExact(r.DispatchedAt.Time))
+			text = fmt.Sprintf("in %s from %s on", formatCount(int64(r.Fan.Count), "part", "parts"), an.formatExact(r.DispatchedAt.Time))
 		}
 		// The placement can be explained only if the previous attempt ran on the same node although the task moves its
 		// retries.
@@ -133,7 +133,7 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if u := r.Unsent; u != nil {
-		text := fmt.Sprintf("%s, from %s to %s; they do not count for the retry policy", formatCount(int64(u.Count), "attempt", "attempts"), w.formatExact(u.First.Time), w.formatExact(u.Last.Time))
+		text := fmt.Sprintf("%s, from %s to %s; they do not count for the retry policy", formatCount(int64(u.Count), "attempt", "attempts"), an.formatExact(u.First.Time), an.formatExact(u.Last.Time))
 		if u.Node != "" {
 			text += "; the last one on " + u.Node
 		}
@@ -150,38 +150,38 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		}
 
 		if !t.StartedAt.IsZero() {
-			text += ", " + w.formatExact(t.StartedAt.Time)
+			text += ", " + an.formatExact(t.StartedAt.Time)
 		}
 
 		if !t.EndedAt.IsZero() {
-			text += " to " + w.formatExact(t.EndedAt.Time)
+			text += " to " + an.formatExact(t.EndedAt.Time)
 		}
 
 		add("Attempt", "%s", text)
 	}
 
 	if !r.StartedAt.IsZero() {
-		text := w.formatExact(r.StartedAt.Time)
+		text := an.formatExact(r.StartedAt.Time)
 		if !r.EndedAt.IsZero() {
-			text += " to " + w.formatExact(r.EndedAt.Time)
+			text += " to " + an.formatExact(r.EndedAt.Time)
 		}
 		add("Ran", "%s", text)
 	}
 
-	if d := r.PausedFor(w.Now); d > 0 {
+	if d := r.PausedFor(an.Now); d > 0 {
 		add("Paused", "for %s in total", formatSpan(d))
 	}
 
 	if !r.StartBefore.IsZero() {
-		add("Start by", "%s, or it is missed", w.formatTime(r.StartBefore.Time))
+		add("Start by", "%s, or it is missed", an.formatTime(r.StartBefore.Time))
 	}
 
 	if r.Count > 1 {
-		add("Record", "covers %s, from %s to %s", formatCount(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time))
+		add("Record", "covers %s, from %s to %s", formatCount(r.Count, "tick", "ticks"), an.formatTime(r.ScheduledTime.Time), an.formatTime(r.Last.Time))
 	}
 
 	if r.CreatedBy != "" {
-		add("Requested", "by %s on %s", r.CreatedBy, w.formatExact(r.ScheduledTime.Time))
+		add("Requested", "by %s on %s", r.CreatedBy, an.formatExact(r.ScheduledTime.Time))
 	}
 
 	if len(r.EnvNames) > 0 {
@@ -204,7 +204,7 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("Retry of", "%s, which had used up its attempts", r.RetryOf)
 	}
 
-	for _, id := range w.Dead {
+	for _, id := range an.Dead {
 		if id == r.ID {
 			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)
 		}
@@ -222,22 +222,22 @@ func (w *answerer) runEvidence(add func(string, string, ...any), g finding) {
 }
 
 // formatExact formats an instant in milliseconds, for comparison with logs and other records.
-func (w *answerer) formatExact(t time.Time) string {
-	return t.In(w.zone).Format("2006-01-02 15:04:05.000 MST")
+func (an *answerer) formatExact(t time.Time) string {
+	return t.In(an.zone).Format("2006-01-02 15:04:05.000 MST")
 }
 
 // addCircumstances adds the lines about the owner of the shard, the watermark and the nodes.
-func (w *answerer) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
+func (an *answerer) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
 	if o := a.Owner; o != nil {
 		switch {
 		case o.Node == "" && o.Next == "":
 			add("Owner", "shard %d has never had one", o.Shard)
 		case o.Node == "":
-			a.Unknown = append(a.Unknown, fmt.Sprintf("the owner of shard %d before %s, when it was assigned to %s", o.Shard, w.formatTime(o.Until.Time), o.Next))
+			a.Unknown = append(a.Unknown, fmt.Sprintf("the owner of shard %d before %s, when it was assigned to %s", o.Shard, an.formatTime(o.Until.Time), o.Next))
 		default:
-			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.formatTime(o.Since.Time))
+			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, an.formatTime(o.Since.Time))
 			if !o.Until.IsZero() {
-				text += fmt.Sprintf(" until %s, then to %s", w.formatTime(o.Until.Time), o.Next)
+				text += fmt.Sprintf(" until %s, then to %s", an.formatTime(o.Until.Time), o.Next)
 			} else if !o.Present {
 				text += ", which is not present"
 			}
@@ -248,15 +248,15 @@ func (w *answerer) addCircumstances(add func(string, string, ...any), a *task.An
 
 	switch g.verdict {
 	case task.VerdictUndecided, task.VerdictForgotten, task.VerdictOvertaken:
-		if m := w.Watermark; m != nil && w.Entry != nil {
-			add("Decided up to", "%s", w.formatTime(m.Time))
+		if m := an.Watermark; m != nil && an.Entry != nil {
+			add("Decided up to", "%s", an.formatTime(m.Time))
 		}
 	case task.VerdictNoNode, task.VerdictWaiting, task.VerdictWillRun:
-		if w.Entry != nil {
-			names := w.eligibleNodes()
-			if !w.Entry.Target.Enough(len(names)) {
-				add("Nodes", "%s; present: %s", w.noNodeWords(), w.nodeWords())
-			} else if selectors := w.selectorWords(); selectors != "" {
+		if an.Entry != nil {
+			names := an.eligibleNodes()
+			if !an.Entry.Target.Enough(len(names)) {
+				add("Nodes", "%s; present: %s", an.noNodeWords(), an.nodeWords())
+			} else if selectors := an.selectorWords(); selectors != "" {
 				add("Nodes", "%s match %s now", strings.Join(firstNames(names), ", "), selectors)
 			}
 		}
@@ -264,9 +264,9 @@ func (w *answerer) addCircumstances(add func(string, string, ...any), a *task.An
 }
 
 // nodeWords lists the present nodes, each with the reason why it takes no runs of the task.
-func (w *answerer) nodeWords() string {
+func (an *answerer) nodeWords() string {
 	var names []string
-	for _, n := range w.Nodes {
+	for _, n := range an.Nodes {
 		text := n.Name
 		if n.State != task.NodeReady {
 			text += " (" + n.State + ")"
@@ -274,7 +274,7 @@ func (w *answerer) nodeWords() string {
 			text += " (not an executor)"
 		} else if len(n.Blocked) > 0 {
 			text += " (accepts no runs: " + strings.Join(n.Blocked, ", ") + ")"
-		} else if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
+		} else if an.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			text += " (no key for secrets)"
 		}
 

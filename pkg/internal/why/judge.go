@@ -25,8 +25,8 @@ type finding struct {
 }
 
 // sameOutcome reports whether two consecutive ticks can share one line.
-func (a finding) sameOutcome(b finding) bool {
-	return a.verdict == b.verdict && a.reason == b.reason
+func (f finding) sameOutcome(b finding) bool {
+	return f.verdict == b.verdict && f.reason == b.reason
 }
 
 // judgeTick determines the outcome of a tick, or predicts it. The order of the steps is that of the diagram in

@@ -23,9 +23,9 @@ func (f *Facts) isUncertain(all []version, l task.LedgerLine) bool {
 
 // ledgerCuts adds the times at which the outcome can change according to the ledger. It returns the blocks in order: the intervals
 // of lines for which only the number of ticks is known. There are no cuts within a block.
-func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []interval {
-	lines := w.ledgerLines(interval{start, end})
-	blocks := w.uncertainBlocks(lines)
+func (an *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []interval {
+	lines := an.ledgerLines(interval{start, end})
+	blocks := an.uncertainBlocks(lines)
 
 	for _, l := range lines {
 		e := extentOf(l)
@@ -58,13 +58,13 @@ func (w *answerer) ledgerCuts(start, end time.Time, add func(time.Time)) []inter
 
 // uncertainBlocks returns the intervals of uncertain lines, in order. Those that overlap or adjoin are one block. A range of
 // ticks is in one block, or in none.
-func (w *answerer) uncertainBlocks(lines []task.LedgerLine) []interval {
+func (an *answerer) uncertainBlocks(lines []task.LedgerLine) []interval {
 	var blocks []interval
 	for _, l := range slices.Backward(lines) {
 		isRange := l.Kind == task.LedgerException && l.Count > 1
-		isBesideUncertain := func(m task.LedgerLine) bool { return extentOf(m).overlaps(extentOf(l)) && w.isUncertain(w.all, m) }
+		isBesideUncertain := func(m task.LedgerLine) bool { return extentOf(m).overlaps(extentOf(l)) && an.isUncertain(an.all, m) }
 
-		if w.isUncertain(w.all, l) || isRange && slices.ContainsFunc(lines, isBesideUncertain) {
+		if an.isUncertain(an.all, l) || isRange && slices.ContainsFunc(lines, isBesideUncertain) {
 			blocks = append(blocks, extentOf(l))
 		}
 	}
@@ -84,7 +84,7 @@ func (w *answerer) uncertainBlocks(lines []task.LedgerLine) []interval {
 }
 
 // countOutcomes returns the counts of the ledger for an interval with n ticks, without those in groups.
-func (w *answerer) countOutcomes(i interval, n int64) tally {
+func (an *answerer) countOutcomes(i interval, n int64) tally {
 	t := tally{}
 	rest := n
 	count := func(v task.Verdict, n int64) {
@@ -93,14 +93,14 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 		rest -= n
 	}
 
-	lines := w.ledgerLines(i)
+	lines := an.ledgerLines(i)
 	var inGroups int64
 	for _, l := range lines {
 		switch {
-		case w.isGroup(l):
+		case an.isGroup(l):
 			// It was counted as a whole, if it is within the range. Its ticks are among those that remain.
 			if e := ticksOf(l); i.includes(e) {
-				computed, _ := w.countTicks(w.all, e)
+				computed, _ := an.countTicks(an.all, e)
 				inGroups += min(l.Count, computed)
 			}
 		case l.Kind == task.LedgerHour:
@@ -111,8 +111,8 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 	}
 
 	for _, l := range lines {
-		if l.Kind == task.LedgerSucceeded && !w.isGroup(l) {
-			count(task.VerdictSucceeded, w.countSpan(l, i))
+		if l.Kind == task.LedgerSucceeded && !an.isGroup(l) {
+			count(task.VerdictSucceeded, an.countSpan(l, i))
 		}
 	}
 
@@ -123,16 +123,16 @@ func (w *answerer) countOutcomes(i interval, n int64) tally {
 }
 
 // countSpan returns how many ticks of a span certainly are in an interval.
-func (w *answerer) countSpan(span task.LedgerLine, i interval) int64 {
+func (an *answerer) countSpan(span task.LedgerLine, i interval) int64 {
 	if i.includes(extentOf(span)) {
 		return span.Count
 	}
 
 	part := extentOf(span).intersect(i)
 
-	others, exact := w.notInSpan(part)
-	ticks, ok := w.countTicks(w.all, part)
-	if !exact || !ok || !w.isWholeSpan(w.all, span) {
+	others, exact := an.notInSpan(part)
+	ticks, ok := an.countTicks(an.all, part)
+	if !exact || !ok || !an.isWholeSpan(an.all, span) {
 		return 0
 	}
 
@@ -140,8 +140,8 @@ func (w *answerer) countSpan(span task.LedgerLine, i interval) int64 {
 }
 
 // countMixed counts the outcomes of a piece.
-func (w *answerer) countMixed(p *piece) {
-	p.counts = w.countOutcomes(p.within, p.count)
+func (an *answerer) countMixed(p *piece) {
+	p.counts = an.countOutcomes(p.within, p.count)
 	p.count = 0
 	for _, n := range p.counts {
 		p.count += n
@@ -160,26 +160,26 @@ func (w *answerer) countMixed(p *piece) {
 }
 
 // describeMixed returns the sentence about ticks whose outcomes are only counted.
-func (w *answerer) describeMixed(s *task.Stretch, counts tally) string {
-	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time), countWords(counts))
+func (an *answerer) describeMixed(s *task.Stretch, counts tally) string {
+	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, an.formatTime(s.First.Time), an.formatTime(s.Last.Time), countWords(counts))
 }
 
 // isGroup reports whether some ticks of a line cannot be computed, or are not ticks of the schedule. Such a line is counted as a
 // whole.
-func (w *answerer) isGroup(l task.LedgerLine) bool {
-	isNoTick := l.Kind == task.LedgerException && l.Count <= 1 && !isTickOf(w.all, l.First.Time)
+func (an *answerer) isGroup(l task.LedgerLine) bool {
+	isNoTick := l.Kind == task.LedgerException && l.Count <= 1 && !isTickOf(an.all, l.First.Time)
 
-	return isNoTick || !isComputable(w.all, w.Task, ticksOf(l))
+	return isNoTick || !isComputable(an.all, an.Task, ticksOf(l))
 }
 
 // isInGroup reports whether the ticks of a piece are counted with a group that lies within a range.
-func (w *answerer) isInGroup(p piece, asked interval) bool {
+func (an *answerer) isInGroup(p piece, asked interval) bool {
 	switch {
 	case p.line != nil:
-		return w.isGroup(*p.line) && asked.includes(ticksOf(*p.line))
+		return an.isGroup(*p.line) && asked.includes(ticksOf(*p.line))
 	case p.run != nil && p.run.Count > 1:
 		e := interval{p.run.ScheduledTime.Time, p.run.Last.Time}
-		return !isComputable(w.all, w.Task, e) && asked.includes(e)
+		return !isComputable(an.all, an.Task, e) && asked.includes(e)
 	}
 
 	return false
@@ -187,7 +187,7 @@ func (w *answerer) isInGroup(p piece, asked interval) bool {
 
 // groupPieces returns the pieces for the groups of a range: lines of the ledger, and records of several ticks, of which some
 // ticks cannot be computed. They are in the order of time.
-func (w *answerer) groupPieces(asked interval) []piece {
+func (an *answerer) groupPieces(asked interval) []piece {
 	var list []piece
 	add := func(e interval, count int64, describe func(p *piece)) {
 		p := piece{finding: finding{tick: e.first, due: e.first, verdict: task.VerdictForgotten}, first: e.first, last: e.last, count: count}
@@ -196,24 +196,24 @@ func (w *answerer) groupPieces(asked interval) []piece {
 		} else {
 			p.first, p.count = e.intersect(asked).first, 0
 			p.unknown = []string{fmt.Sprintf("how many of %s from %s to %s are in the range: only their number is kept",
-				formatCount(count, "tick", "ticks"), w.formatTime(e.first), w.formatTime(e.last))}
+				formatCount(count, "tick", "ticks"), an.formatTime(e.first), an.formatTime(e.last))}
 		}
 
 		list = append(list, p)
 	}
 
-	for _, l := range w.ledgerLines(asked) {
+	for _, l := range an.ledgerLines(asked) {
 		e := ticksOf(l)
-		if w.isGroup(l) && e.overlaps(asked) {
-			add(e, l.Count, func(p *piece) { w.applyGroup(p, l) })
+		if an.isGroup(l) && e.overlaps(asked) {
+			add(e, l.Count, func(p *piece) { an.applyGroup(p, l) })
 		}
 	}
 
-	for i := range w.Runs {
-		r := &w.Runs[i]
+	for i := range an.Runs {
+		r := &an.Runs[i]
 		e := interval{r.ScheduledTime.Time, r.Last.Time}
-		if r.Trigger != task.TriggerManual && r.Count > 1 && e.overlaps(asked) && !isComputable(w.all, w.Task, e) {
-			add(e, r.Count, func(p *piece) { w.applyRecord(&p.finding, r) })
+		if r.Trigger != task.TriggerManual && r.Count > 1 && e.overlaps(asked) && !isComputable(an.all, an.Task, e) {
+			add(e, r.Count, func(p *piece) { an.applyRecord(&p.finding, r) })
 		}
 	}
 
@@ -223,9 +223,9 @@ func (w *answerer) groupPieces(asked interval) []piece {
 }
 
 // applyGroup sets the outcomes of the ticks of a line.
-func (w *answerer) applyGroup(p *piece, l task.LedgerLine) {
+func (an *answerer) applyGroup(p *piece, l task.LedgerLine) {
 	if l.Kind != task.LedgerHour {
-		w.applyLine(&p.finding, &l)
+		an.applyLine(&p.finding, &l)
 		return
 	}
 
@@ -241,8 +241,8 @@ func (w *answerer) applyGroup(p *piece, l task.LedgerLine) {
 }
 
 // addRequestedLines adds the requested runs of a range that are in the ledger.
-func (w *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
-	for _, l := range w.requestedLines(start, end.Add(tickPrecision)) {
+func (an *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
+	for _, l := range an.requestedLines(start, end.Add(tickPrecision)) {
 		if m.Count == 0 || l.First.Before(m.First.Time) {
 			m.First = l.First
 		}

@@ -130,9 +130,9 @@ func lineFigures(l *task.LedgerLine) string {
 }
 
 // lineEvidence adds the evidence for an answer from the ledger.
-func (w *answerer) lineEvidence(add func(string, string, ...any), g finding) {
+func (an *answerer) lineEvidence(add func(string, string, ...any), g finding) {
 	l := g.line
-	first, last := w.formatTime(l.First.Time), w.formatTime(l.Last.Time)
+	first, last := an.formatTime(l.First.Time), an.formatTime(l.Last.Time)
 
 	switch {
 	case l.Kind == task.LedgerSucceeded && l.Count > 1:
@@ -161,10 +161,10 @@ func (w *answerer) lineEvidence(add func(string, string, ...any), g finding) {
 }
 
 // lineAnswer answers a question about a requested run that is in the ledger.
-func (w *answerer) lineAnswer(l task.LedgerLine) task.Answer {
-	g := finding{tick: l.First.Time, due: l.First.Time, version: inForce(w.all, l.First.Time)}
-	w.applyLine(&g, &l)
-	a := w.tickAnswer(g)
+func (an *answerer) lineAnswer(l task.LedgerLine) task.Answer {
+	g := finding{tick: l.First.Time, due: l.First.Time, version: inForce(an.all, l.First.Time)}
+	an.applyLine(&g, &l)
+	a := an.tickAnswer(g)
 	a.Tick = nil
 
 	return a
@@ -172,13 +172,13 @@ func (w *answerer) lineAnswer(l task.LedgerLine) task.Answer {
 
 // ledgerAround describes what the ledger counts around an instant that may or may not have been a tick. It
 // returns "" if there is nothing.
-func (w *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
-	for _, l := range w.ledgerLines(interval{at, at}) {
+func (an *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
+	for _, l := range an.ledgerLines(interval{at, at}) {
 		if !mayCount(l, at) {
 			continue
 		}
 
-		from, to := w.formatTime(l.First.Time), w.formatTime(l.Last.Time)
+		from, to := an.formatTime(l.First.Time), an.formatTime(l.Last.Time)
 		switch l.Kind {
 		case task.LedgerHour:
 			return fmt.Sprintf("in the hour from %s, %s", from, causeWords(l.Causes)), &l

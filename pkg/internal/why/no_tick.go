@@ -16,17 +16,17 @@ func cutTime(text string) (date, clock string, ok bool) {
 
 // noTick answers a question about an instant at which the version in force has no tick. It explains why, and
 // names the nearest ticks.
-func (w *answerer) noTick(at time.Time) task.Answer {
-	v := inForce(w.all, at)
+func (an *answerer) noTick(at time.Time) task.Answer {
+	v := inForce(an.all, at)
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
 
 	if v == nil {
-		return w.answerNoVersion(at, nil)
+		return an.answerNoVersion(at, nil)
 	}
 
-	prefix := "there was no tick on " + w.formatTime(at)
-	if at.After(w.Now) {
-		prefix = "there will be no tick on " + w.formatTime(at)
+	prefix := "there was no tick on " + an.formatTime(at)
+	if at.After(an.Now) {
+		prefix = "there will be no tick on " + an.formatTime(at)
 	}
 
 	// A schedule that counts from the end of runs has no ticks in advance, and past ones can be derived only
@@ -35,45 +35,45 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
 		g.verdict = task.VerdictOutside
-		prefix += fmt.Sprintf(": the task has no ticks before its start, %s", w.formatTime(v.Start.Time))
+		prefix += fmt.Sprintf(": the task has no ticks before its start, %s", an.formatTime(v.Start.Time))
 	case !v.End.IsZero() && at.After(v.End.Time):
 		g.verdict = task.VerdictOutside
-		prefix += fmt.Sprintf(": the task has no ticks after its end, %s", w.formatTime(v.End.Time))
+		prefix += fmt.Sprintf(": the task has no ticks after its end, %s", an.formatTime(v.End.Time))
 	case v.isManual():
 		prefix += ": the schedule is @manual, so the task runs only when it is triggered"
-	case afterRuns && at.After(w.Now):
+	case afterRuns && at.After(an.Now):
 		g.verdict = task.VerdictDepends
-		prefix = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.formatTime(at), task.Duration(period))
-	case afterRuns && w.mayHaveHadTick(v, at):
+		prefix = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", an.formatTime(at), task.Duration(period))
+	case afterRuns && an.mayHaveHadTick(v, at):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
-		prefix = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
+		prefix = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", an.formatTime(at), task.Duration(period))
 		var around string
-		if around, g.line = w.ledgerAround(at); around != "" {
+		if around, g.line = an.ledgerAround(at); around != "" {
 			prefix += "; " + around
 		}
 	case afterRuns:
 		prefix += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
 	}
 
-	a := w.tickAnswer(g)
+	a := an.tickAnswer(g)
 	a.Tick = nil
-	if before, ok := w.tickBefore(at); ok {
-		a.Before = w.shownTick(finding{tick: before, due: w.dueOf(before), version: inForce(w.all, before)})
+	if before, ok := an.tickBefore(at); ok {
+		a.Before = an.shownTick(finding{tick: before, due: an.dueOf(before), version: inForce(an.all, before)})
 	}
 
-	if after, ok := w.tickAfter(at); ok {
-		a.After = w.shownTick(finding{tick: after, due: w.dueOf(after), version: inForce(w.all, after)})
+	if after, ok := an.tickAfter(at); ok {
+		a.After = an.shownTick(finding{tick: after, due: an.dueOf(after), version: inForce(an.all, after)})
 	}
 
 	if g.verdict == task.VerdictNoTick && !v.isManual() && !afterRuns {
-		prefix += fmt.Sprintf(": the schedule is %s%s", joinExpressions(v.Schedule), w.nearestTicks(&a))
+		prefix += fmt.Sprintf(": the schedule is %s%s", joinExpressions(v.Schedule), an.nearestTicks(&a))
 	}
 
 	a.Sentence = makeSentence("%s", prefix)
-	if p := w.pauseAt(w.all, at); p != nil {
+	if p := an.pauseAt(an.all, at); p != nil {
 		a.Pause = p
-		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(p)})
+		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: an.pauseWords(p)})
 	}
 
 	return a
@@ -81,26 +81,26 @@ func (w *answerer) noTick(at time.Time) task.Answer {
 
 // mayHaveHadTick reports whether the records no longer show if there was a tick at an instant, although the schedule counts
 // from the end of runs: its run may have been deleted, or be one of those that the ledger counts.
-func (w *answerer) mayHaveHadTick(v *version, at time.Time) bool {
-	trimmed, _ := w.mayBeTrimmed(w.all, &finding{tick: at, version: v})
-	around, _ := w.ledgerAround(at)
+func (an *answerer) mayHaveHadTick(v *version, at time.Time) bool {
+	trimmed, _ := an.mayBeTrimmed(an.all, &finding{tick: at, version: v})
+	around, _ := an.ledgerAround(at)
 
 	return trimmed || around != ""
 }
 
 // nearestTicks describes the ticks before and after an instant.
-func (w *answerer) nearestTicks(a *task.Answer) string {
+func (an *answerer) nearestTicks(a *task.Answer) string {
 	var parts []string
 	if a.Before != nil {
-		parts = append(parts, "the previous tick was "+w.formatTime(a.Before.Time.Time))
+		parts = append(parts, "the previous tick was "+an.formatTime(a.Before.Time.Time))
 	}
 
 	if a.After != nil {
 		is := "is"
-		if !a.After.Time.After(w.Now) {
+		if !a.After.Time.After(an.Now) {
 			is = "was"
 		}
-		parts = append(parts, "the next "+is+" "+w.formatTime(a.After.Time.Time))
+		parts = append(parts, "the next "+is+" "+an.formatTime(a.After.Time.Time))
 	}
 
 	if len(parts) == 0 {
@@ -111,8 +111,8 @@ func (w *answerer) nearestTicks(a *task.Answer) string {
 }
 
 // dueOf returns the due time of a tick in the version in force.
-func (w *answerer) dueOf(tick time.Time) time.Time {
-	if v := inForce(w.all, tick); v != nil {
+func (an *answerer) dueOf(tick time.Time) time.Time {
+	if v := inForce(an.all, tick); v != nil {
 		return v.dueTime(tick)
 	}
 	return tick
@@ -120,9 +120,9 @@ func (w *answerer) dueOf(tick time.Time) time.Time {
 
 // tickBefore returns the last tick before an instant. It goes back through the versions, because each has ticks
 // only while it was in force.
-func (w *answerer) tickBefore(at time.Time) (time.Time, bool) {
-	for i := len(w.all) - 1; i >= 0; i-- {
-		v := &w.all[i]
+func (an *answerer) tickBefore(at time.Time) (time.Time, bool) {
+	for i := len(an.all) - 1; i >= 0; i-- {
+		v := &an.all[i]
 		if !v.startTime().Before(at) {
 			continue
 		}
@@ -144,9 +144,9 @@ func (w *answerer) tickBefore(at time.Time) (time.Time, bool) {
 }
 
 // tickAfter returns the first tick after an instant, in whichever version.
-func (w *answerer) tickAfter(at time.Time) (time.Time, bool) {
-	for i := range w.all {
-		v := &w.all[i]
+func (an *answerer) tickAfter(at time.Time) (time.Time, bool) {
+	for i := range an.all {
+		v := &an.all[i]
 		if !v.until.IsZero() && !v.until.After(at) || v.vague {
 			continue
 		}
@@ -166,11 +166,11 @@ func (w *answerer) tickAfter(at time.Time) (time.Time, bool) {
 
 // answerNoVersion answers a question about an instant for which no version is on record, or whose version has
 // ticks that cannot be computed any more.
-func (w *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
+func (an *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
 	g := finding{tick: at, due: at, version: v}
 
 	if v == nil {
-		w.applyNoVersion(&g, w.all)
+		an.applyNoVersion(&g, an.all)
 	} else {
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the start of its @every intervals: the version that set it is no longer kept")
@@ -181,17 +181,17 @@ func (w *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
 		g.version = nil
 	}
 
-	a := w.tickAnswer(g)
+	a := an.tickAnswer(g)
 	a.Tick = nil
 	if g.verdict == task.VerdictForgotten {
-		a.Sentence = makeSentence("the schedule on %s is no longer on record, and neither is a run of that time", w.formatTime(at))
-		if r := w.rangeRecordAt(at); r != nil {
+		a.Sentence = makeSentence("the schedule on %s is no longer on record, and neither is a run of that time", an.formatTime(at))
+		if r := an.rangeRecordAt(at); r != nil {
 			a.Run = r
-			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.formatTime(at),
-				formatCount(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
-		} else if around, l := w.ledgerAround(at); l != nil {
+			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", an.formatTime(at),
+				formatCount(r.Count, "tick", "ticks"), an.formatTime(r.ScheduledTime.Time), an.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
+		} else if around, l := an.ledgerAround(at); l != nil {
 			a.Ledger = l
-			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s", w.formatTime(at), around)
+			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s", an.formatTime(at), around)
 		}
 	}
 
@@ -199,8 +199,8 @@ func (w *answerer) answerNoVersion(at time.Time, v *version) task.Answer {
 }
 
 // rangeRecordAt returns the record of a range of ticks that contains an instant, or nil.
-func (w *answerer) rangeRecordAt(at time.Time) *task.Run {
-	for _, r := range w.Runs {
+func (an *answerer) rangeRecordAt(at time.Time) *task.Run {
+	for _, r := range an.Runs {
 		if r.Count > 1 && !at.Before(r.ScheduledTime.Time) && !at.After(r.Last.Time) {
 			return &r
 		}
@@ -210,38 +210,38 @@ func (w *answerer) rangeRecordAt(at time.Time) *task.Run {
 }
 
 // noneYet answers a question about a task that has neither ticks nor runs on record.
-func (w *answerer) noneYet() task.Answer {
-	if w.Task == nil {
-		return w.answerNoVersion(w.Now, nil)
+func (an *answerer) noneYet() task.Answer {
+	if an.Task == nil {
+		return an.answerNoVersion(an.Now, nil)
 	}
 
-	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
-	a := w.tickAnswer(g)
+	g := finding{verdict: task.VerdictNoTick, due: an.Now, version: inForce(an.all, an.Now)}
+	a := an.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.formatTime(w.Task.CreatedAt.Time))
+	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", an.Namespace, an.Name, an.formatTime(an.Task.CreatedAt.Time))
 
 	return a
 }
 
 // noneToCome answers the question about the next tick of a task that has none. It returns nil if no user would
 // expect one.
-func (w *answerer) noneToCome() *task.Answer {
-	v := inForce(w.all, w.Now)
-	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {
+func (an *answerer) noneToCome() *task.Answer {
+	v := inForce(an.all, an.Now)
+	if an.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {
 		return nil
 	}
 
-	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
+	g := finding{verdict: task.VerdictNoTick, due: an.Now, version: v}
 	says := "there are no more ticks: the schedule (" + joinExpressions(v.Schedule) + ") has ended"
 	if period, after := v.completionPeriod(); after {
 		g.verdict = task.VerdictDepends
 		says = fmt.Sprintf("the next tick comes %s after the active or waiting run ends", task.Duration(period))
-	} else if !v.End.IsZero() && v.End.Before(w.Now) {
+	} else if !v.End.IsZero() && v.End.Before(an.Now) {
 		g.verdict = task.VerdictOutside
-		says = "there are no more ticks: the task's end was " + w.formatTime(v.End.Time)
+		says = "there are no more ticks: the task's end was " + an.formatTime(v.End.Time)
 	}
 
-	a := w.tickAnswer(g)
+	a := an.tickAnswer(g)
 	a.Tick, a.Sentence = nil, makeSentence("%s", says)
 
 	return &a

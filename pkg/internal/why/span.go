@@ -9,17 +9,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostStretches is the maximum number of lines in an answer about a range. The counts cover the whole range.
-const mostStretches = 200
+// maxStretches is the maximum number of lines in an answer about a range. The counts cover the whole range.
+const maxStretches = 200
 
 // answerRange answers a question about a range, inclusive at both ends.
-func (w *answerer) answerRange(from, to *Moment) task.Answer {
+func (an *answerer) answerRange(from, to *Moment) task.Answer {
 	start, end := from.rangeStart(), to.rangeEnd()
 	a := task.Answer{Verdict: task.VerdictRange, Counts: map[task.Verdict]int64{}}
 	a.Asked.Times = []task.Time{task.At(start), task.At(end)}
 	var last finding
 	var ticks int64
-	for _, p := range w.splitRange(start, end) {
+	for _, p := range an.splitRange(start, end) {
 		ticks += p.count
 		if p.counts == nil {
 			p.counts = tally{p.verdict: p.count}
@@ -54,33 +54,33 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 		s := task.Stretch{Verdict: p.verdict, Reason: p.reason, First: task.At(p.first), Last: task.At(p.last), Count: p.count}
 		if last = p.finding; len(p.counts) > 1 {
 			last.verdict = "" // nothing else shares its line
-			s.Sentence = w.describeMixed(&s, p.counts)
+			s.Sentence = an.describeMixed(&s, p.counts)
 		}
 
 		a.Stretches = append(a.Stretches, s)
 	}
 
-	a.Unknown = append(a.Unknown, w.unknownTicks(interval{start, end})...)
+	a.Unknown = append(a.Unknown, an.unknownTicks(interval{start, end})...)
 
 	for i := range a.Stretches {
 		if s := &a.Stretches[i]; s.Sentence == "" {
-			s.Sentence = w.describeStretch(s)
+			s.Sentence = an.describeStretch(s)
 		}
 	}
 
-	if m, ok := w.manualRuns(start, end); ok {
+	if m, ok := an.manualRuns(start, end); ok {
 		a.Stretches = append(a.Stretches, m)
 	}
 
-	between := fmt.Sprintf("from %s to %s", w.formatTime(start), w.formatTime(end))
+	between := fmt.Sprintf("from %s to %s", an.formatTime(start), an.formatTime(end))
 	if to.Grain == oneDay {
-		between = fmt.Sprintf("from %s until %s", w.formatTime(start), w.formatTime(end.Add(tickPrecision)))
+		between = fmt.Sprintf("from %s until %s", an.formatTime(start), an.formatTime(end.Add(tickPrecision)))
 	}
 
-	a.Sentence = w.describeRange(&a, start, between, ticks)
-	if n := len(a.Stretches); n > mostStretches {
-		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more groups of ticks: ask for a shorter range", n-mostStretches))
-		a.Stretches = a.Stretches[:mostStretches]
+	a.Sentence = an.describeRange(&a, start, between, ticks)
+	if n := len(a.Stretches); n > maxStretches {
+		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more groups of ticks: ask for a shorter range", n-maxStretches))
+		a.Stretches = a.Stretches[:maxStretches]
 	}
 
 	return a
@@ -88,13 +88,13 @@ func (w *answerer) answerRange(from, to *Moment) task.Answer {
 
 // unknownTicks returns what is not known about the ticks of a range: if they cannot be computed, those whose records are gone
 // are not even counted.
-func (w *answerer) unknownTicks(asked interval) []string {
-	if w.Task == nil {
+func (an *answerer) unknownTicks(asked interval) []string {
+	if an.Task == nil {
 		return nil
 	}
 
-	past := asked.intersect(interval{w.Task.CreatedAt.Add(tickPrecision), w.Now})
-	if past.last.Before(past.first) || isComputable(w.all, w.Task, past) || w.isComplete(past.first) {
+	past := asked.intersect(interval{an.Task.CreatedAt.Add(tickPrecision), an.Now})
+	if past.last.Before(past.first) || isComputable(an.all, an.Task, past) || an.isComplete(past.first) {
 		return nil
 	}
 
@@ -119,10 +119,10 @@ type piece struct {
 // Each tick is counted once: by its own record, in a group with ticks that cannot be computed (groupPieces), or as one of
 // the ticks of the schedule. Those of a block of the ledger form one piece, whatever is between
 // them: records, or a pause.
-func (w *answerer) splitRange(start, end time.Time) []piece {
+func (an *answerer) splitRange(start, end time.Time) []piece {
 	asked := interval{start, end}
-	cuts, blocks := w.cutTimes(start, end)
-	groups := w.groupPieces(asked)
+	cuts, blocks := an.cutTimes(start, end)
+	groups := an.groupPieces(asked)
 	mixed := map[int]int{} // the indexes of the pieces of blocks
 
 	var list []piece
@@ -132,12 +132,12 @@ func (w *answerer) splitRange(start, end time.Time) []piece {
 			list, groups = append(list, groups[0]), groups[1:]
 		}
 
-		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // a record counts even if the schedule of that time is not known
-			list = append(list, piece{finding: w.judgeTick(w.all, upTo), first: upTo, last: upTo, count: 1})
+		if r := an.findOutcome(upTo); r != nil && r.Count <= 1 { // a record counts even if the schedule of that time is not known
+			list = append(list, piece{finding: an.judgeTick(an.all, upTo), first: upTo, last: upTo, count: 1})
 			continue
 		}
 
-		v := inForce(w.all, upTo)
+		v := inForce(an.all, upTo)
 		if v == nil || v.vague || v.schedule == nil {
 			continue
 		}
@@ -147,7 +147,7 @@ func (w *answerer) splitRange(start, end time.Time) []piece {
 			continue
 		}
 
-		p := piece{finding: w.judgeTick(w.all, first), first: first, last: last, count: n}
+		p := piece{finding: an.judgeTick(an.all, first), first: first, last: last, count: n}
 		isPast := p.line != nil || p.verdict == task.VerdictForgotten
 
 		block := slices.IndexFunc(blocks, func(b interval) bool { return b.contains(upTo) })
@@ -159,28 +159,28 @@ func (w *answerer) splitRange(start, end time.Time) []piece {
 		case isPast && block >= 0:
 			mixed[block], p.within = len(list), blocks[block].intersect(asked)
 			list = append(list, p)
-		case w.isInGroup(p, asked): // it has been counted
+		case an.isInGroup(p, asked): // it has been counted
 		default:
-			list = append(list, w.upToMaxRuns(p)...)
+			list = append(list, an.upToMaxRuns(p)...)
 		}
 	}
 
 	for _, index := range mixed {
-		w.countMixed(&list[index])
+		an.countMixed(&list[index])
 	}
 
 	return list
 }
 
 // upToMaxRuns splits future ticks at the one with which max_runs is reached.
-func (w *answerer) upToMaxRuns(p piece) []piece {
+func (an *answerer) upToMaxRuns(p piece) []piece {
 	const far = 10_000 // the maximum number of ticks that are enumerated here
 
-	if p.verdict == task.VerdictEnded || w.Entry == nil || w.Entry.MaxRuns == 0 || !p.due.After(w.Now) {
+	if p.verdict == task.VerdictEnded || an.Entry == nil || an.Entry.MaxRuns == 0 || !p.due.After(an.Now) {
 		return []piece{p}
 	}
 
-	end := w.judgeTick(w.all, p.last)
+	end := an.judgeTick(an.all, p.last)
 	if end.verdict != task.VerdictEnded {
 		return []piece{p}
 	}
@@ -188,7 +188,7 @@ func (w *answerer) upToMaxRuns(p piece) []piece {
 	tick, n := p.first, int64(1)
 	for ; n < min(p.count, far); n++ {
 		next, ok := p.version.nextTick(tick)
-		if g := w.judgeTick(w.all, next); !ok || g.verdict == task.VerdictEnded {
+		if g := an.judgeTick(an.all, next); !ok || g.verdict == task.VerdictEnded {
 			return []piece{{finding: p.finding, first: p.first, last: tick, count: n}, {finding: g, first: next, last: p.last, count: p.count - n}}
 		}
 		tick = next
@@ -199,7 +199,7 @@ func (w *answerer) upToMaxRuns(p piece) []piece {
 
 // cutTimes returns the times at which pieces end, in order. The first one is just before start. blocks contains the
 // intervals of which the ledger only counts the outcomes.
-func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []interval) {
+func (an *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []interval) {
 	cuts = []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
@@ -207,11 +207,11 @@ func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []in
 		}
 	}
 
-	w.stateChanges(w.all, add)
-	blocks = w.ledgerCuts(start, end, add)
+	an.stateChanges(an.all, add)
+	blocks = an.ledgerCuts(start, end, add)
 
 	// A record with Count > 1 covers all ticks from ScheduledTime to Last.
-	for _, r := range w.Runs {
+	for _, r := range an.Runs {
 		if r.Trigger == task.TriggerManual {
 			continue
 		}
@@ -225,17 +225,17 @@ func (w *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []in
 		}
 	}
 
-	for _, p := range w.Unread {
+	for _, p := range an.Unread {
 		add(p.From.Add(-tickPrecision))
 		add(p.To)
 	}
 
 	// The last pieces separate decided ticks from undecided ones, and these from future ones.
-	if m := w.Watermark; m != nil {
-		w.cutDue(add, m.Time)
+	if m := an.Watermark; m != nil {
+		an.cutDue(add, m.Time)
 	}
 
-	w.cutDue(add, w.Now)
+	an.cutDue(add, an.Now)
 	slices.SortFunc(cuts, time.Time.Compare)
 
 	return slices.CompactFunc(cuts, time.Time.Equal), blocks
@@ -266,11 +266,11 @@ func (f *Facts) stateChanges(all []version, add func(time.Time)) {
 
 // cutDue adds cuts around an instant, and around the last tick that is due at it, because with jitter a tick
 // before the instant may not be due yet.
-func (w *answerer) cutDue(add func(time.Time), at time.Time) {
+func (an *answerer) cutDue(add func(time.Time), at time.Time) {
 	add(at)
 	add(at.Add(-tickPrecision))
 
-	if v := inForce(w.all, at); v != nil {
+	if v := inForce(an.all, at); v != nil {
 		if tick, ok := v.lastDue(at); ok {
 			add(tick)
 			add(tick.Add(-tickPrecision))
@@ -279,9 +279,9 @@ func (w *answerer) cutDue(add func(time.Time), at time.Time) {
 }
 
 // manualRuns returns the manual runs in a range as one line. ok is false if there are none.
-func (w *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
+func (an *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
-	for _, r := range w.Runs {
+	for _, r := range an.Runs {
 		at := r.ScheduledTime
 		if r.Trigger != task.TriggerManual || at.Before(start) || at.After(end) {
 			continue
@@ -298,17 +298,17 @@ func (w *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 		m.Count++
 	}
 
-	w.addRequestedLines(&m, start, end)
+	an.addRequestedLines(&m, start, end)
 
-	m.Sentence = makeSentence("in addition, %s triggered manually, the last on %s", formatCount(m.Count, "run was", "runs were"), w.formatTime(m.Last.Time))
+	m.Sentence = makeSentence("in addition, %s triggered manually, the last on %s", formatCount(m.Count, "run was", "runs were"), an.formatTime(m.Last.Time))
 	return m, m.Count > 0
 }
 
 // describeStretch returns the sentence about a line of an answer.
-func (w *answerer) describeStretch(s *task.Stretch) string {
-	text := "the tick of " + w.formatTime(s.First.Time)
+func (an *answerer) describeStretch(s *task.Stretch) string {
+	text := "the tick of " + an.formatTime(s.First.Time)
 	if s.Count > 1 {
-		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time))
+		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, an.formatTime(s.First.Time), an.formatTime(s.Last.Time))
 	}
 
 	text += " " + verdictWords(s.Verdict, s.Count)
@@ -363,20 +363,20 @@ func verdictWords(v task.Verdict, n int64) string {
 }
 
 // describeRange returns the sentence about a range: the number of ticks for each verdict.
-func (w *answerer) describeRange(a *task.Answer, start time.Time, between string, ticks int64) string {
+func (an *answerer) describeRange(a *task.Answer, start time.Time, between string, ticks int64) string {
 	switch {
-	case w.Task == nil:
+	case an.Task == nil:
 		g := finding{tick: start, due: start}
-		w.applyNoVersion(&g, w.all)
-		a.Verdict, a.Deleted = g.verdict, w.Deleted
+		an.applyNoVersion(&g, an.all)
+		a.Verdict, a.Deleted = g.verdict, an.Deleted
 
-		return w.sentenceFor(g)
+		return an.sentenceFor(g)
 	case ticks == 0:
 		note := ""
-		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {
-			note = "; the task was created on " + w.formatTime(w.Task.CreatedAt.Time)
+		if v := inForce(an.all, start); v == nil && an.Task.CreatedAt.After(start) {
+			note = "; the task was created on " + an.formatTime(an.Task.CreatedAt.Time)
 		} else if v == nil {
-			note = " on record: the schedule before " + w.formatTime(w.all[0].startTime()) + " is no longer kept"
+			note = " on record: the schedule before " + an.formatTime(an.all[0].startTime()) + " is no longer kept"
 		}
 
 		return makeSentence("there is no tick %s%s", between, note)

@@ -237,8 +237,8 @@ func HotSeconds(p client.LoadPeak) string {
 const (
 	// currentFor is the age from which a list is said to be old. A watch without events gives a sign of life about every two seconds.
 	currentFor = 3 * time.Second
-	// mostNamed is the maximum number of missing shards that are named.
-	mostNamed = 10
+	// maxNamed is the maximum number of missing shards that are named.
+	maxNamed = 10
 )
 
 // MissingText says what a reader must know of a list that the owners of shards have answered: which shards are missing, how
@@ -265,13 +265,13 @@ func MissingText(info client.ListInfo) string {
 
 // NamedShards names shards: "17, 18, 40".
 func NamedShards(shards []int) string {
-	names := make([]string, min(len(shards), mostNamed))
+	names := make([]string, min(len(shards), maxNamed))
 	for i := range names {
 		names[i] = strconv.Itoa(shards[i])
 	}
 
 	text := strings.Join(names, ", ")
-	if n := len(shards) - mostNamed; n > 0 {
+	if n := len(shards) - maxNamed; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 

@@ -23,8 +23,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// longestSocket is the maximum length of the path of a unix socket on Linux: 108 bytes less the terminating NUL.
-const longestSocket = 107
+// maxSocketPath is the maximum length of the path of a unix socket on Linux: 108 bytes less the terminating NUL.
+const maxSocketPath = 107
 
 // listener is an open address of the embedded server.
 type listener struct {
@@ -95,7 +95,7 @@ func (s *Server) ownSocket() (listener, error) {
 	}
 
 	path := filepath.Join(dir, "etcd.sock")
-	if len(path) <= longestSocket {
+	if len(path) <= maxSocketPath {
 		return listenUnix(path)
 	}
 
@@ -128,7 +128,7 @@ func shortDir(dir string) (string, error) {
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
-		return "", fmt.Errorf("%s must be a private directory of this user; it contains the socket, because %s is too long for a socket (%d bytes at most)", short, dir, longestSocket)
+		return "", fmt.Errorf("%s must be a private directory of this user; it contains the socket, because %s is too long for a socket (%d bytes at most)", short, dir, maxSocketPath)
 	}
 
 	return short, nil
@@ -137,8 +137,8 @@ func shortDir(dir string) (string, error) {
 // listenUnix opens a socket that only this user can open. It replaces a socket that an earlier process has left. The
 // lock of the data directory guarantees that the earlier process does not run any more.
 func listenUnix(path string) (listener, error) {
-	if len(path) > longestSocket {
-		return listener{}, fmt.Errorf("listen on unix://%s: the path of a socket can have at most %d bytes, but this has %d", path, longestSocket, len(path))
+	if len(path) > maxSocketPath {
+		return listener{}, fmt.Errorf("listen on unix://%s: the path of a socket can have at most %d bytes, but this has %d", path, maxSocketPath, len(path))
 	}
 
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {

@@ -63,7 +63,7 @@ func peerURL(t *testing.T) string {
 	var err error
 	for range 100 {
 		port := 12_000 + rand.N(8_000)
-		if _, is := peerPorts.LoadOrStore(port, true); is {
+		if _, ok := peerPorts.LoadOrStore(port, true); ok {
 			continue
 		}
 

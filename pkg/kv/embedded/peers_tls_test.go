@@ -42,86 +42,86 @@ func newSecureTrio(t *testing.T) *secureTrio {
 }
 
 // newCA creates a CA that signs from now on and that all members trust.
-func (tr *secureTrio) newCA() {
-	tr.t.Helper()
+func (s *secureTrio) newCA() {
+	s.t.Helper()
 	ca, pair, err := certs.NewAuthority(certs.Request{Kind: certs.KindAuthority, Name: "ca", For: time.Hour * 24, Now: time.Now()})
 	if err == nil {
-		err = pair.Write(tr.dir, "ca")
+		err = pair.Write(s.dir, "ca")
 	}
 
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
-	tr.ca = ca
+	s.ca = ca
 }
 
 // settle sets the URL of a member, and issues the certificate for it.
-func (tr *secureTrio) settle(name, ip string) {
-	tr.t.Helper()
-	u, err := url.Parse(peerURL(tr.t))
+func (s *secureTrio) settle(name, ip string) {
+	s.t.Helper()
+	u, err := url.Parse(peerURL(s.t))
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
-	tr.members[name] = "https://" + net.JoinHostPort(ip, u.Port())
-	tr.sign(certs.KindNode, name, ip)
+	s.members[name] = "https://" + net.JoinHostPort(ip, u.Port())
+	s.sign(certs.KindNode, name, ip)
 }
 
-func (tr *secureTrio) sign(kind certs.Kind, name string, ips ...string) {
-	tr.t.Helper()
+func (s *secureTrio) sign(kind certs.Kind, name string, ips ...string) {
+	s.t.Helper()
 	r := certs.Request{Kind: kind, Name: name, For: 24 * time.Hour, Now: time.Now()}
 	for _, ip := range ips {
 		r.IPs = append(r.IPs, net.ParseIP(ip))
 	}
 
-	pair, err := tr.ca.Issue(r)
+	pair, err := s.ca.Issue(r)
 	if err == nil {
-		err = pair.Write(tr.dir, name)
+		err = pair.Write(s.dir, name)
 	}
 
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 }
 
-func (tr *secureTrio) config(name string, join bool) embedded.Config {
-	cfg := tr.trio.config(name, join)
-	cfg.Dir = filepath.Join(tr.dir, "data-"+name)
-	cfg.Peers.CertFile, cfg.Peers.KeyFile = certs.Paths(tr.dir, name)
-	cfg.Peers.CAFile, _ = certs.Paths(tr.dir, "ca")
+func (s *secureTrio) config(name string, join bool) embedded.Config {
+	cfg := s.trio.config(name, join)
+	cfg.Dir = filepath.Join(s.dir, "data-"+name)
+	cfg.Peers.CertFile, cfg.Peers.KeyFile = certs.Paths(s.dir, name)
+	cfg.Peers.CAFile, _ = certs.Paths(s.dir, "ca")
 
 	return cfg
 }
 
-func (tr *secureTrio) startAll(names ...string) {
-	tr.t.Helper()
+func (s *secureTrio) startAll(names ...string) {
+	s.t.Helper()
 	errs := make(chan error, len(names))
 
 	for _, name := range names {
-		go func() { _, err := tr.begin(tr.config(name, false)); errs <- err }()
+		go func() { _, err := s.begin(s.config(name, false)); errs <- err }()
 	}
 
 	for range names {
 		if err := <-errs; err != nil {
-			tr.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 	}
 }
 
 // caller returns a client of the peer port with the certificate of name, or without one if name is empty.
-func (tr *secureTrio) caller(name string) *http.Client {
-	tr.t.Helper()
-	ca, _ := certs.Paths(tr.dir, "ca")
+func (s *secureTrio) caller(name string) *http.Client {
+	s.t.Helper()
+	ca, _ := certs.Paths(s.dir, "ca")
 
 	cert, key := "", ""
 	if name != "" {
-		cert, key = certs.Paths(tr.dir, name)
+		cert, key = certs.Paths(s.dir, name)
 	}
 
 	config, err := certs.Client(ca, cert, key)
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
@@ -131,11 +131,11 @@ func (tr *secureTrio) caller(name string) *http.Client {
 
 // proposal returns the request by which a follower forwards a write of a key to the leader. Raft requires no other
 // authentication than that of the connection.
-func (tr *secureTrio) proposal(to, key string) *http.Request {
-	tr.t.Helper()
-	list, err := tr.running["a"].Client().MemberList(tr.t.Context())
+func (s *secureTrio) proposal(to, key string) *http.Request {
+	s.t.Helper()
+	list, err := s.running["a"].Client().MemberList(s.t.Context())
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
 	var from, target uint64
@@ -151,19 +151,19 @@ func (tr *secureTrio) proposal(to, key string) *http.Request {
 		Header: &pb.RequestHeader{ID: uint64(time.Now().UnixNano())}, Put: &pb.PutRequest{Key: []byte(key), Value: []byte("stolen")},
 	})
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
 	message, err := proto.Marshal(&raftpb.Message{
 		Type: raftpb.MsgProp.Enum(), From: &from, To: &target, Entries: []*raftpb.Entry{{Data: request}},
 	})
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
-	req, err := http.NewRequestWithContext(tr.t.Context(), http.MethodPost, tr.members[to]+"/raft", bytes.NewReader(message))
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.members[to]+"/raft", bytes.NewReader(message))
 	if err != nil {
-		tr.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 
 	for k, v := range map[string]string{

@@ -20,33 +20,33 @@ type remote struct{ clientView }
 var _ pb.KVClient = remote{}
 
 // Range reads keys at the present or at an earlier revision.
-func (s remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
+func (re remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	if err := s.lockStore(ctx); err != nil {
+	if err := re.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer re.mu.Unlock()
 
-	if err := s.checkReadable(r); err != nil {
+	if err := re.checkReadable(r); err != nil {
 		return nil, err
 	}
 
-	resp := s.readRange(r, s.revision)
-	resp.Header = s.newHeader()
+	resp := re.readRange(r, re.revision)
+	resp.Header = re.newHeader()
 
 	return resp, nil
 }
 
-func (s remote) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
+func (re remote) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
 	return nil, status.Error(codes.Unimplemented, "kvmem streams no ranges")
 }
 
 // Put is a transaction with one operation.
-func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
-	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
+func (re remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
+	resp, err := re.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption)
 }
 
 // DeleteRange is a transaction with one operation.
-func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
+func (re remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	resp, err := re.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
 	if err != nil {
 		return nil, err
 	}
@@ -76,23 +76,23 @@ func singleOpTxn(op *pb.RequestOp) *pb.TxnRequest {
 }
 
 // Compact makes revisions before the given one unreadable.
-func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (re remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
+	if err := re.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer re.mu.Unlock()
 
 	switch {
-	case r.Revision <= s.compacted:
+	case r.Revision <= re.compacted:
 		return nil, rpctypes.ErrGRPCCompacted
-	case r.Revision > s.revision:
+	case r.Revision > re.revision:
 		return nil, rpctypes.ErrGRPCFutureRev
 	}
 
-	s.compactBefore(r.Revision)
+	re.compactBefore(r.Revision)
 
-	return &pb.CompactionResponse{Header: s.newHeader()}, nil
+	return &pb.CompactionResponse{Header: re.newHeader()}, nil
 }
 
 // checkReadable returns an error if the revision of a request is in the future or has been compacted.

@@ -87,62 +87,62 @@ type leases struct{ clientView }
 
 var _ clientv3.Lease = leases{}
 
-func (s leases) lockStore(ctx context.Context) error {
-	return clientv3.ContextError(ctx, s.clientView.lockStore(ctx))
+func (le leases) lockStore(ctx context.Context) error {
+	return clientv3.ContextError(ctx, le.clientView.lockStore(ctx))
 }
 
 // Grant grants leases with ascending ids, so that a simulation can be repeated.
-func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (le leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if err := le.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer le.mu.Unlock()
 
 	switch {
 	case ttl > maxTTL:
 		return nil, rpctypes.ErrLeaseTTLTooLarge
-	case s.full:
+	case le.full:
 		return nil, rpctypes.ErrNoSpace
 	}
 
-	s.lastLease++
-	l := &lease{id: s.lastLease, ttl: max(ttl, s.cfg.MinTTL), keys: map[string]struct{}{}}
-	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { s.expireLease(l) })
+	le.lastLease++
+	l := &lease{id: le.lastLease, ttl: max(ttl, le.cfg.MinTTL), keys: map[string]struct{}{}}
+	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { le.expireLease(l) })
 	l.renew()
-	s.Store.leases[l.id] = l
+	le.Store.leases[l.id] = l
 
-	return &clientv3.LeaseGrantResponse{ResponseHeader: s.newHeader(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
+	return &clientv3.LeaseGrantResponse{ResponseHeader: le.newHeader(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
 }
 
-func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (le leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	if err := le.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer le.mu.Unlock()
 
-	l := s.Store.leases[int64(id)]
+	l := le.Store.leases[int64(id)]
 	if l == nil {
 		return nil, rpctypes.ErrLeaseNotFound
 	}
 
-	s.revokeLease(l)
+	le.revokeLease(l)
 
-	return &clientv3.LeaseRevokeResponse{Header: s.newHeader()}, nil
+	return &clientv3.LeaseRevokeResponse{Header: le.newHeader()}, nil
 }
 
 // TimeToLive reports the remaining time of a lease; -1 if the lease does not exist.
-func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (le leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	if err := le.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer le.mu.Unlock()
 
-	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: s.newHeader(), ID: id, TTL: -1}
+	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: le.newHeader(), ID: id, TTL: -1}
 
-	l := s.Store.leases[int64(id)]
+	l := le.Store.leases[int64(id)]
 	if l == nil {
 		return resp, nil
 	}
@@ -158,15 +158,15 @@ func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...cli
 	return resp, nil
 }
 
-func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (le leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
+	if err := le.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer le.mu.Unlock()
 
-	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: s.newHeader()}
-	for _, l := range s.sortedLeases() {
+	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: le.newHeader()}
+	for _, l := range le.sortedLeases() {
 		resp.Leases = append(resp.Leases, clientv3.LeaseStatus{ID: clientv3.LeaseID(l.id)})
 	}
 
@@ -174,28 +174,28 @@ func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, erro
 }
 
 // KeepAliveOnce renews a lease.
-func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (le leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	if err := le.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer le.mu.Unlock()
 
-	l := s.Store.leases[int64(id)]
+	l := le.Store.leases[int64(id)]
 	if l == nil {
 		return nil, rpctypes.ErrLeaseNotFound
 	}
 
 	l.renew()
 
-	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.newHeader(), ID: id, TTL: l.ttl}, nil
+	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: le.newHeader(), ID: id, TTL: l.ttl}, nil
 }
 
 // KeepAlive renews the lease every third of its TTL until ctx ends, the client is closed, or the lease is gone. It
 // drops answers that the caller does not receive.
-func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
+func (le leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.life, cancel)
+	stop := context.AfterFunc(le.life, cancel)
 	answers := make(chan *clientv3.LeaseKeepAliveResponse, clientv3.LeaseResponseChSize)
 	go func() {
 		defer close(answers)
@@ -203,7 +203,7 @@ func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 		defer stop()
 
 		for {
-			resp, err := s.KeepAliveOnce(ctx, id)
+			resp, err := le.KeepAliveOnce(ctx, id)
 			if err != nil {
 				return
 			}
@@ -227,4 +227,4 @@ func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 }
 
 // Close does nothing: the goroutines of KeepAlive end with the client.
-func (s leases) Close() error { return nil }
+func (le leases) Close() error { return nil }

@@ -189,19 +189,19 @@ type span struct{ key, end string }
 func spanOf(key, end []byte) span { return span{string(key), string(end)} }
 
 // contains reports whether key is in the range.
-func (r span) contains(key string) bool {
-	switch r.end {
+func (s span) contains(key string) bool {
+	switch s.end {
 	case "":
-		return key == r.key
+		return key == s.key
 	case "\x00":
-		return key >= r.key
+		return key >= s.key
 	}
 
-	return key >= r.key && key < r.end
+	return key >= s.key && key < s.end
 }
 
 // isEmpty reports whether the range cannot contain a key.
-func (r span) isEmpty() bool { return r.end != "" && r.end != "\x00" && r.end <= r.key }
+func (s span) isEmpty() bool { return s.end != "" && s.end != "\x00" && s.end <= s.key }
 
 // visitRange calls visit with the keys of a range that existed at a revision, in order.
 func (s *Store) visitRange(r span, revision int64, visit func(key string, v *version)) {
@@ -343,11 +343,11 @@ type clientView struct {
 
 // lockStore waits while the store is frozen. If it returns nil, the caller holds the mutex of the store. Its errors
 // have the form of gRPC.
-func (d clientView) lockStore(ctx context.Context) error {
-	if d.life.Err() != nil {
+func (c clientView) lockStore(ctx context.Context) error {
+	if c.life.Err() != nil {
 		return status.Error(codes.Canceled, "kvmem: the client is closed")
 	}
-	return d.Store.lockUnfrozen(ctx)
+	return c.Store.lockUnfrozen(ctx)
 }
 
 // errNotHere is the error of operations that an in-memory store does not support.
@@ -360,36 +360,36 @@ type maintenance struct {
 	clientView
 }
 
-func (s maintenance) Status(ctx context.Context, _ string) (*clientv3.StatusResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (m maintenance) Status(ctx context.Context, _ string) (*clientv3.StatusResponse, error) {
+	if err := m.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
 
-	defer s.mu.Unlock()
+	defer m.mu.Unlock()
 
 	return &clientv3.StatusResponse{
-		Header: s.newHeader(), Version: etcdVersion, Leader: 1, RaftTerm: 2,
-		RaftIndex: uint64(s.revision), RaftAppliedIndex: uint64(s.revision),
+		Header: m.newHeader(), Version: etcdVersion, Leader: 1, RaftTerm: 2,
+		RaftIndex: uint64(m.revision), RaftAppliedIndex: uint64(m.revision),
 		DbSize: 1 << 20, DbSizeInUse: 1 << 20, DbSizeQuota: 8 << 30,
 	}, nil
 }
 
-func (s maintenance) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (m maintenance) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
+	if err := m.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
 
-	defer s.mu.Unlock()
+	defer m.mu.Unlock()
 
-	resp := &clientv3.AlarmResponse{Header: s.newHeader()}
-	if s.full {
+	resp := &clientv3.AlarmResponse{Header: m.newHeader()}
+	if m.full {
 		resp.Alarms = []*pb.AlarmMember{{MemberID: 1, Alarm: pb.AlarmType_NOSPACE}}
 	}
 
 	return resp, nil
 }
 
-func (s maintenance) Defragment(context.Context, string) (*clientv3.DefragmentResponse, error) {
+func (m maintenance) Defragment(context.Context, string) (*clientv3.DefragmentResponse, error) {
 	return nil, errNotHere
 }
 
@@ -399,10 +399,10 @@ type cluster struct {
 	clientView
 }
 
-func (s cluster) MemberList(ctx context.Context, _ ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
-	if err := s.lockStore(ctx); err != nil {
+func (c cluster) MemberList(ctx context.Context, _ ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
+	if err := c.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
-	defer s.mu.Unlock()
-	return &clientv3.MemberListResponse{Header: s.newHeader(), Members: []*pb.Member{{ID: 1, Name: "memory"}}}, nil
+	defer c.mu.Unlock()
+	return &clientv3.MemberListResponse{Header: c.newHeader(), Members: []*pb.Member{{ID: 1, Name: "memory"}}}, nil
 }

@@ -15,31 +15,31 @@ import (
 // Txn applies a transaction in the same steps as etcd. First all comparisons, including those of nested transactions,
 // are evaluated against the state before the request. Then the chosen branches are checked. Then they are executed,
 // and each operation sees the writes of those before it.
-func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (re remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if err := checkRequest(r); err != nil {
 		return nil, err
 	}
 	if proto.Size(r) > maxRequest {
 		return nil, rpctypes.ErrGRPCRequestTooLarge
 	}
-	if err := s.lockStore(ctx); err != nil {
+	if err := re.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
-	defer s.mu.Unlock()
+	defer re.mu.Unlock()
 
-	chosen := s.chooseBranch(r)
-	if err := s.checkBranch(chosen); err != nil {
+	chosen := re.chooseBranch(r)
+	if err := re.checkBranch(chosen); err != nil {
 		return nil, err
 	}
-	if s.full && hasPuts(r) {
+	if re.full && hasPuts(r) {
 		return nil, rpctypes.ErrGRPCNoSpace
 	}
 
-	c := s.beginChange()
+	c := re.beginChange()
 	resp := c.executeBranch(chosen)
 	c.commitChange()
-	resp.Header = s.newHeader()
+	resp.Header = re.newHeader()
 
 	return resp, nil
 }

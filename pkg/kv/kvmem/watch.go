@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// mostRevisions is how many revisions etcd combines into one response to a watch that catches up.
-const mostRevisions = 1000
+// maxRevisions is how many revisions etcd combines into one response to a watch that catches up.
+const maxRevisions = 1000
 
 // watch is one open watch. The mutex of the store protects its description. Its own mutex protects the responses that
 // wait to be delivered.
@@ -78,7 +78,7 @@ var _ clientv3.Watcher = (*watcher)(nil)
 // Watch opens a watch. Its channel is closed when ctx ends, the client or the watcher is closed,
 // or the watch is cancelled because of a compaction. Like the client of etcd, it returns after
 // the server has opened the watch.
-func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (wa *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpWatch(key, opts...)
 	w := &watch{
 		span: spanOf(op.KeyBytes(), op.RangeBytes()), from: op.Rev(), asked: op.Rev(), prev: op.IsPrevKV(),
@@ -90,99 +90,99 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	unlink := context.AfterFunc(s.life, cancel)
+	unlink := context.AfterFunc(wa.life, cancel)
 	end := func() { unlink(); cancel(); close(w.out) }
 
-	if w.isEmpty() || !s.addWatch() { // etcd refuses a range that cannot contain a key
+	if w.isEmpty() || !wa.addWatch() { // etcd refuses a range that cannot contain a key
 		end()
 		return w.out
 	}
 
-	if s.openWatch(ctx, w, op.IsCreatedNotify()) != nil {
-		s.wg.Done()
+	if wa.openWatch(ctx, w, op.IsCreatedNotify()) != nil {
+		wa.wg.Done()
 		end()
 		return w.out
 	}
 
 	go func() {
-		defer s.wg.Done()
+		defer wa.wg.Done()
 		defer end()
 
-		s.serveWatch(ctx, w)
-		s.mu.Lock()
-		delete(s.watches, w)
-		s.mu.Unlock()
+		wa.serveWatch(ctx, w)
+		wa.mu.Lock()
+		delete(wa.watches, w)
+		wa.mu.Unlock()
 	}()
 
 	return w.out
 }
 
 // addWatch counts one more watch and returns true, unless the watcher is closed.
-func (s *watcher) addWatch() bool {
-	s.gate.Lock()
-	defer s.gate.Unlock()
+func (wa *watcher) addWatch() bool {
+	wa.gate.Lock()
+	defer wa.gate.Unlock()
 
-	if !s.closed {
-		s.wg.Add(1)
+	if !wa.closed {
+		wa.wg.Add(1)
 	}
 
-	return !s.closed
+	return !wa.closed
 }
 
 // Close ends all watches and waits until they have ended.
-func (s *watcher) Close() error {
-	s.gate.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.done)
+func (wa *watcher) Close() error {
+	wa.gate.Lock()
+	if !wa.closed {
+		wa.closed = true
+		close(wa.done)
 	}
-	s.gate.Unlock()
+	wa.gate.Unlock()
 
-	s.wg.Wait()
+	wa.wg.Wait()
 
 	return nil
 }
 
 // openWatch adds a watch to the store and queues the events that it has to catch up with. From the same moment on,
 // under the mutex of the store, changes are queued for it, so that it misses none.
-func (s *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
-	if err := s.lockStore(ctx); err != nil {
+func (wa *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
+	if err := wa.lockStore(ctx); err != nil {
 		return err
 	}
 
-	defer s.mu.Unlock()
+	defer wa.mu.Unlock()
 
 	if created {
-		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader(), Created: true})
+		w.enqueueResponse(clientv3.WatchResponse{Header: wa.newHeader(), Created: true})
 	}
 
 	switch {
 	case w.from == 0:
-		w.from = s.revision + 1
-	case w.from <= s.revision && w.from < s.compacted:
-		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader(), Canceled: true, CompactRevision: s.compacted})
+		w.from = wa.revision + 1
+	case w.from <= wa.revision && w.from < wa.compacted:
+		w.enqueueResponse(clientv3.WatchResponse{Header: wa.newHeader(), Canceled: true, CompactRevision: wa.compacted})
 		return nil
 	}
 
 	// A watch that catches up gets many revisions in each response, as from etcd.
-	s.watches[w] = struct{}{}
-	batches := s.eventsSince(w.from, w.wantsEvent)
+	wa.watches[w] = struct{}{}
+	batches := wa.eventsSince(w.from, w.wantsEvent)
 	for len(batches) > 0 {
-		n := min(mostRevisions, len(batches))
+		n := min(maxRevisions, len(batches))
 		var events []*mvccpb.Event
 		for _, b := range batches[:n] {
 			events = append(events, b...)
 		}
 
 		batches = batches[n:]
-		w.notifyEvents(s.revision, events)
+		w.notifyEvents(wa.revision, events)
 	}
 
 	return nil
 }
 
 // serveWatch delivers the responses of a watch until ctx ends, the watcher is closed, or the watch is cancelled.
-func (s *watcher) serveWatch(ctx context.Context, w *watch) {
+func (wa *watcher) serveWatch(ctx context.Context, w *watch) {
 	for {
 		w.mu.Lock()
 		queue := w.queue
@@ -191,14 +191,14 @@ func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 
 		for _, r := range queue {
 			if w.prev {
-				s.addPrevious(r.Events)
+				wa.addPrevious(r.Events)
 			}
 
 			select {
 			case w.out <- r:
 			case <-ctx.Done():
 				return
-			case <-s.done:
+			case <-wa.done:
 				return
 			}
 
@@ -215,7 +215,7 @@ func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 		case <-w.more:
 		case <-ctx.Done():
 			return
-		case <-s.done:
+		case <-wa.done:
 			return
 		}
 	}
@@ -223,12 +223,12 @@ func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 
 // addPrevious adds the previous values of the keys, unless they have been compacted by now. Like etcd, it reads them
 // when the events are delivered.
-func (s *watcher) addPrevious(events []*clientv3.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (wa *watcher) addPrevious(events []*clientv3.Event) {
+	wa.mu.Lock()
+	defer wa.mu.Unlock()
 	for _, e := range events {
 		before := e.Kv.ModRevision - 1
-		if it := s.items[string(e.Kv.Key)]; it != nil && before >= s.compacted && !e.IsCreate() {
+		if it := wa.items[string(e.Kv.Key)]; it != nil && before >= wa.compacted && !e.IsCreate() {
 			if v := it.versionAt(before); v != nil {
 				e.PrevKv = v.keyValue(string(e.Kv.Key))
 			}
@@ -238,21 +238,21 @@ func (s *watcher) addPrevious(events []*clientv3.Event) {
 
 // RequestProgress sends the revision of the store to every watch of the stream. Like etcd, it sends nothing if one of
 // them was opened at a future revision.
-func (s *watcher) RequestProgress(ctx context.Context) error {
-	if err := s.lockStore(ctx); err != nil {
+func (wa *watcher) RequestProgress(ctx context.Context) error {
+	if err := wa.lockStore(ctx); err != nil {
 		return clientv3.ContextError(ctx, err)
 	}
 
-	defer s.mu.Unlock()
+	defer wa.mu.Unlock()
 
 	stream := streamOf(ctx)
 
 	var all []*watch
-	for w := range s.watches {
+	for w := range wa.watches {
 		if w.stream != stream {
 			continue
 		}
-		if w.asked > s.revision {
+		if w.asked > wa.revision {
 			return nil
 		}
 
@@ -260,7 +260,7 @@ func (s *watcher) RequestProgress(ctx context.Context) error {
 	}
 
 	for _, w := range all {
-		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader()})
+		w.enqueueResponse(clientv3.WatchResponse{Header: wa.newHeader()})
 	}
 
 	return nil

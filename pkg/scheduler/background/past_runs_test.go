@@ -33,7 +33,7 @@ func newFakePasts() *fakePasts {
 }
 
 // add adds a run of a task that ended at revision mod, and with dead also a dead run of it.
-func (s *fakePasts) add(name, uid string, mod int64, state task.State, dead bool) {
+func (f *fakePasts) add(name, uid string, mod int64, state task.State, dead bool) {
 	ref := record.Ref{Namespace: "default", Name: name}
 	at := task.At(time.UnixMilli(1_700_000_000_000 + mod*1000))
 	run := task.Run{ID: task.RunID(at.Time, uid), State: state, StartedAt: at, EndedAt: at}
@@ -41,71 +41,71 @@ func (s *fakePasts) add(name, uid string, mod int64, state task.State, dead bool
 		ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: run.ID}, Task: ref.String(), Mod: mod, Create: mod,
 		Key: fmt.Sprint("history/", name, "/", mod), Value: record.EncodeEnded(run),
 	}
-	s.histories[ev.Task] = append(s.histories[ev.Task], ev)
-	s.byKey[ev.Key] = ev
+	f.histories[ev.Task] = append(f.histories[ev.Task], ev)
+	f.byKey[ev.Key] = ev
 
 	if dead {
 		ev.Kind, ev.Key, ev.Value = record.KindDead, fmt.Sprint("dead/", name, "/", mod), record.EncodeWaiting(task.Waiting{Run: run})
-		s.byKey[ev.Key] = ev
+		f.byKey[ev.Key] = ev
 		ev.Value = nil
-		s.dead = append(s.dead, ev)
+		f.dead = append(f.dead, ev)
 	}
 }
 
 // dismiss dismisses a dead run after it was listed.
-func (s *fakePasts) dismiss(name string, mod int64) {
+func (f *fakePasts) dismiss(name string, mod int64) {
 	key := fmt.Sprint("dead/", name, "/", mod)
-	s.byKey[key] = store.ShardEvent{Key: key, Deleted: true}
+	f.byKey[key] = store.ShardEvent{Key: key, Deleted: true}
 }
 
-func (s *fakePasts) fails() error {
-	if s.failing == 0 {
+func (f *fakePasts) fails() error {
+	if f.failing == 0 {
 		return nil
 	}
-	s.failing--
+	f.failing--
 
 	return errors.New("unavailable")
 }
 
 // DeadKeys returns pages of two keys.
-func (s *fakePasts) DeadKeys(_ context.Context, _ int, after string) (events []store.ShardEvent, next string, rev int64, err error) {
+func (f *fakePasts) DeadKeys(_ context.Context, _ int, after string) (events []store.ShardEvent, next string, rev int64, err error) {
 	from := 0
 	_, _ = fmt.Sscan(after, &from)
-	to := min(from+2, len(s.dead))
-	if to < len(s.dead) {
+	to := min(from+2, len(f.dead))
+	if to < len(f.dead) {
 		next = fmt.Sprint(to)
 	}
 
-	return s.dead[from:to], next, listedAt, s.fails()
+	return f.dead[from:to], next, listedAt, f.fails()
 }
 
-func (s *fakePasts) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
+func (f *fakePasts) HistoriesOf(_ context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error) {
 	if len(refs) > store.HistoriesAtOnce {
 		return nil, 0, fmt.Errorf("%d histories at once", len(refs))
 	}
 
 	for _, ref := range refs {
-		list := slices.Clone(s.histories[ref.String()])
+		list := slices.Clone(f.histories[ref.String()])
 		for i := range list {
 			list[i].Value = nil
 		}
 		keys = append(keys, list)
 	}
 
-	return keys, listedAt, s.fails()
+	return keys, listedAt, f.fails()
 }
 
-func (s *fakePasts) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
+func (f *fakePasts) RecordsAt(_ context.Context, keys []string, rev int64) (events []store.ShardEvent, err error) {
 	if rev != listedAt {
 		return nil, fmt.Errorf("read at revision %d", rev)
 	}
 
 	for _, key := range keys {
-		events = append(events, s.byKey[key])
+		events = append(events, f.byKey[key])
 	}
-	s.read += len(keys)
+	f.read += len(keys)
 
-	return events, s.fails()
+	return events, f.fails()
 }
 
 // receiver is a worker that asks for the past of tasks.
@@ -118,12 +118,12 @@ type receiver struct {
 	last   atomic.Bool // the same as ended, for a test that does not wait for the reader
 }
 
-func (w *receiver) request() PastRequest {
-	w.found = map[string]string{}
+func (r *receiver) request() PastRequest {
+	r.found = map[string]string{}
 
 	return PastRequest{
-		Shard: 1, Current: func() bool { return !w.gone.Load() },
-		Wanted: func(context.Context) ([]WantedPast, bool) { return slices.Clone(w.wanted), !w.gone.Load() },
+		Shard: 1, Current: func() bool { return !r.gone.Load() },
+		Wanted: func(context.Context) ([]WantedPast, bool) { return slices.Clone(r.wanted), !r.gone.Load() },
 		Deliver: func(_ context.Context, some []Past, more bool) bool {
 			for _, p := range some {
 				var dead []string
@@ -133,15 +133,15 @@ func (w *receiver) request() PastRequest {
 						dead = append(dead, string(d.State))
 					}
 				}
-				w.found[p.Want.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
+				r.found[p.Want.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
 				if p.Revision != listedAt {
-					w.found[p.Want.Task] = fmt.Sprintf("read at %d", p.Revision)
+					r.found[p.Want.Task] = fmt.Sprintf("read at %d", p.Revision)
 				}
 			}
-			w.parts, w.ended = append(w.parts, len(some)), !more
-			w.last.Store(!more)
+			r.parts, r.ended = append(r.parts, len(some)), !more
+			r.last.Store(!more)
 
-			return !w.gone.Load()
+			return !r.gone.Load()
 		},
 	}
 }

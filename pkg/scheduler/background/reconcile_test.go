@@ -25,19 +25,19 @@ type fakeListings struct {
 
 var errNoListing = errors.New("unavailable")
 
-func (s *fakeListings) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
-	if s.failing.Load() {
+func (f *fakeListings) ShardKeys(_ context.Context, shard int) ([]store.ShardEvent, int64, error) {
+	if f.failing.Load() {
 		return nil, 0, errNoListing
 	}
 
-	keys := make([]store.ShardEvent, max(s.records, 1))
+	keys := make([]store.ShardEvent, max(f.records, 1))
 	keys[0].Key = fmt.Sprint("task of ", shard)
 
 	return keys, 7, nil
 }
 
-func (s *fakeListings) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
-	if s.failing.Load() {
+func (f *fakeListings) ScanActive(context.Context) (runs []store.ActiveKey, rev int64, err error) {
+	if f.failing.Load() {
 		return nil, 0, errNoListing
 	}
 	for shard := range 2 {
@@ -46,7 +46,7 @@ func (s *fakeListings) ScanActive(context.Context) (runs []store.ActiveKey, rev 
 	return runs, 8, nil
 }
 
-func (s *fakeListings) HistoryKeys(_ context.Context, shard int, after string, _ []string) (events []store.ShardEvent, next string, err error) {
+func (f *fakeListings) HistoryKeys(_ context.Context, shard int, after string, _ []string) (events []store.ShardEvent, next string, err error) {
 	if after == "" {
 		return []store.ShardEvent{{Key: fmt.Sprint("first of ", shard)}}, "second", nil
 	}

@@ -608,8 +608,8 @@ func (w *Writer) explain(t *state.Task, p *background.Past) {
 
 // isDismissed reports whether a dead run was removed since the reading of the past began.
 func (w *Writer) isDismissed(d *store.ShardEvent) bool {
-	_, is := w.dismissed[d.Key]
-	return is
+	_, ok := w.dismissed[d.Key]
+	return ok
 }
 
 // countUpTo returns how many of the ascending revisions are not above one.

@@ -47,13 +47,13 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 }
 
 // WaitsForTurn reports whether a waiting run is a late tick that has not been dispatched yet.
-func (q *Waiting) WaitsForTurn() bool {
-	return q.Reason == task.ReasonCatchUp && q.Trigger != task.TriggerManual && !q.DispatchedBefore()
+func (w *Waiting) WaitsForTurn() bool {
+	return w.Reason == task.ReasonCatchUp && w.Trigger != task.TriggerManual && !w.DispatchedBefore()
 }
 
 // IsPlainManual reports whether a run is a manual run that has not been dispatched, and that may start at any time.
-func (q *Waiting) IsPlainManual() bool {
-	return q.Trigger == task.TriggerManual && !q.DispatchedBefore() && q.NotBefore.IsZero() && q.StartBefore.IsZero() && q.Fan == nil
+func (w *Waiting) IsPlainManual() bool {
+	return w.Trigger == task.TriggerManual && !w.DispatchedBefore() && w.NotBefore.IsZero() && w.StartBefore.IsZero() && w.Fan == nil
 }
 
 // LateTurn returns the late tick that starts before the next tick on time, or nil. now is in Unix milliseconds.
@@ -126,8 +126,8 @@ func (t *Task) Replaces(now int64) bool {
 // Expired reports whether a waiting run cannot start any more, because its start deadline has passed before
 // its first attempt began (G22). A run that was handed back has not begun, so its deadline still applies. So does that of
 // a run that sent nothing: its record keeps the deadline.
-func (q *Waiting) Expired(now int64) bool {
-	return !q.StartBefore.IsZero() && q.CountedAttempt() <= 1 && !q.UnderWay() && now > q.StartBefore.UnixMilli()
+func (w *Waiting) Expired(now int64) bool {
+	return !w.StartBefore.IsZero() && w.CountedAttempt() <= 1 && !w.UnderWay() && now > w.StartBefore.UnixMilli()
 }
 
 // NewestReason returns why the newest tick of t waits that was not dispatched before.

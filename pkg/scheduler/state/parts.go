@@ -96,7 +96,7 @@ func MissingParts(t *Task, q *Waiting) map[int]bool {
 	}
 
 	found := func(id string) {
-		if parent, i, is := task.ParentOf(id); is && parent == q.ID {
+		if parent, i, ok := task.ParentOf(id); ok && parent == q.ID {
 			delete(missing, i)
 		}
 	}

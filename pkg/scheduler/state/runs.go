@@ -133,17 +133,17 @@ func (t *Task) longestWait(q *Waiting) time.Duration {
 }
 
 // Due returns when the tick of a waiting run was due.
-func (q *Waiting) Due() time.Time {
-	if !q.DueAt.IsZero() {
-		return q.DueAt.Time
+func (w *Waiting) Due() time.Time {
+	if !w.DueAt.IsZero() {
+		return w.DueAt.Time
 	}
-	return q.ScheduledTime.Time
+	return w.ScheduledTime.Time
 }
 
 // DispatchedBefore reports whether a waiting run was dispatched before, or has its parts. Such a run counts
 // as active (G8).
-func (q *Waiting) DispatchedBefore() bool {
-	return q.Attempt > 1 || q.Reason == task.ReasonHandBack || q.UnderWay()
+func (w *Waiting) DispatchedBefore() bool {
+	return w.Attempt > 1 || w.Reason == task.ReasonHandBack || w.UnderWay()
 }
 
 // DispatchedWaiting returns how many waiting runs count as active although no attempt of them is in an
@@ -218,7 +218,7 @@ func (t *Task) Attempts() int {
 		}
 
 		// The queue record of this run cannot be read. Count the run if one of its parts is active.
-		if slices.ContainsFunc(t.Activity.Active, func(a *Attempt) bool { parent, _, is := task.ParentOf(a.Run); return is && parent == id }) {
+		if slices.ContainsFunc(t.Activity.Active, func(a *Attempt) bool { parent, _, ok := task.ParentOf(a.Run); return ok && parent == id }) {
 			n++
 		}
 	}
@@ -250,7 +250,7 @@ func (t *Task) Orphan(run string) bool {
 }
 
 // Paced reports whether a waiting run needs a catch-up token to start.
-func (q *Waiting) Paced() bool { return q.Trigger == task.TriggerCatchUp && !q.DispatchedBefore() }
+func (w *Waiting) Paced() bool { return w.Trigger == task.TriggerCatchUp && !w.DispatchedBefore() }
 
 // Watch is what an owner has read about an attempt whose node is gone, or which must be cancelled because
 // its task is gone, its run ends, or a newer tick replaces it.
@@ -310,8 +310,8 @@ func (t *Task) CountEnded(q *Waiting) (ended, succeeded int) {
 
 // ParentOf returns the run to which a part belongs, or nil if that run is not in the queue with its parts.
 func (t *Task) ParentOf(part string) *Waiting {
-	id, _, is := task.ParentOf(part)
-	if !is || t.Activity == nil {
+	id, _, ok := task.ParentOf(part)
+	if !ok || t.Activity == nil {
 		return nil
 	}
 

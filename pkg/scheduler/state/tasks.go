@@ -27,67 +27,67 @@ var nameSeed = maphash.MakeSeed()
 func hashName(name string) uint64 { return maphash.String(nameSeed, name) }
 
 // hashOf returns the key of a name.
-func (l *Tasks) hashOf(name string) uint64 {
-	if l.hash != nil {
-		return l.hash(name)
+func (ta *Tasks) hashOf(name string) uint64 {
+	if ta.hash != nil {
+		return ta.hash(name)
 	}
 	return hashName(name)
 }
 
 // Get returns the task with a full name, or nil.
-func (l *Tasks) Get(name string) *Task {
-	if t := l.byHash[l.hashOf(name)]; t != nil && t.FullName() == name {
+func (ta *Tasks) Get(name string) *Task {
+	if t := ta.byHash[ta.hashOf(name)]; t != nil && t.FullName() == name {
 		return t
 	}
-	return l.collided[name]
+	return ta.collided[name]
 }
 
 // Put adds a task, in place of another one of its name. It must be called again after Text has changed.
-func (l *Tasks) Put(t *Task) {
+func (ta *Tasks) Put(t *Task) {
 	name := t.FullName()
-	hash := l.hashOf(name)
+	hash := ta.hashOf(name)
 
 	// A task stays where it is, also if the hash is free by now. Otherwise it would be in both maps.
-	first := l.byHash[hash]
-	if l.collided[name] != nil || first != nil && first.FullName() != name {
-		if l.collided == nil {
-			l.collided = map[string]*Task{}
+	first := ta.byHash[hash]
+	if ta.collided[name] != nil || first != nil && first.FullName() != name {
+		if ta.collided == nil {
+			ta.collided = map[string]*Task{}
 		}
-		l.collided[name] = t // the key becomes a part of the new text, so that the old one can be freed
+		ta.collided[name] = t // the key becomes a part of the new text, so that the old one can be freed
 
 		return
 	}
 
-	if l.byHash == nil {
-		l.byHash = map[uint64]*Task{}
+	if ta.byHash == nil {
+		ta.byHash = map[uint64]*Task{}
 	}
-	l.byHash[hash] = t
+	ta.byHash[hash] = t
 }
 
 // Delete removes the task with a full name, if there is one.
-func (l *Tasks) Delete(name string) {
-	hash := l.hashOf(name)
-	if t := l.byHash[hash]; t != nil && t.FullName() == name {
-		delete(l.byHash, hash)
+func (ta *Tasks) Delete(name string) {
+	hash := ta.hashOf(name)
+	if t := ta.byHash[hash]; t != nil && t.FullName() == name {
+		delete(ta.byHash, hash)
 		return
 	}
 
-	delete(l.collided, name)
+	delete(ta.collided, name)
 }
 
 // Len returns the number of tasks.
-func (l *Tasks) Len() int { return len(l.byHash) + len(l.collided) }
+func (ta *Tasks) Len() int { return len(ta.byHash) + len(ta.collided) }
 
 // All returns all tasks, in no particular order. The caller may delete tasks meanwhile.
-func (l *Tasks) All() iter.Seq[*Task] {
+func (ta *Tasks) All() iter.Seq[*Task] {
 	return func(yield func(*Task) bool) {
-		for _, t := range l.byHash {
+		for _, t := range ta.byHash {
 			if !yield(t) {
 				return
 			}
 		}
 
-		for _, t := range l.collided {
+		for _, t := range ta.collided {
 			if !yield(t) {
 				return
 			}

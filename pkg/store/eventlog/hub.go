@@ -25,8 +25,8 @@ const (
 	// their node was restarted, at this node or at another, need no watches of their own. etcd sends up to 1,000
 	// revisions in one response.
 	hubPast = 1000
-	// openWithin is how long Open waits for a hub that has just opened.
-	openWithin = time.Second
+	// openTimeout is how long Open waits for a hub that has just opened.
+	openTimeout = time.Second
 )
 
 // Hub gives all readers of a process their events from one watch of etcd. It keeps the last events in a ring. A reader

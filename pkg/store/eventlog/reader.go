@@ -56,7 +56,7 @@ func (r *Reader) startsInRing(ctx context.Context) bool {
 	}
 
 	if r.counted {
-		waitCtx, cancel := context.WithTimeout(ctx, openWithin)
+		waitCtx, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 		awaitBegin(waitCtx, ring)
 	}

@@ -329,19 +329,19 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 		return &list[len(list)-1]
 	}
 
-	switch was, is := before.State == task.Paused, after.State == task.Paused; {
-	case is && !was:
+	switch was, ok := before.State == task.Paused, after.State == task.Paused; {
+	case ok && !was:
 		add(task.ActionPaused, c.node).Time = after.PausedAt
-	case was && !is:
+	case was && !ok:
 		add(task.ActionResumed, c.node)
 	}
 
-	switch was, is := before.PauseRequested, after.PauseRequested; {
-	case is && !was:
+	switch was, ok := before.PauseRequested, after.PauseRequested; {
+	case ok && !was:
 		add(task.ActionPausing, after.PausedBy)
-	case was && !is && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
+	case was && !ok && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
 		add(task.ActionUnpausable, c.node).Detail = after.Message
-	case was && !is:
+	case was && !ok:
 		add(task.ActionResuming, after.ResumedBy)
 	}
 

@@ -184,63 +184,63 @@ type parts struct {
 }
 
 // addChange adds a change to the group of its subject.
-func (r *parts) addChange(c *Change) {
-	keys := r.t.keys
+func (p *parts) addChange(c *Change) {
+	keys := p.t.keys
 	switch dir, _, _ := strings.Cut(strings.TrimPrefix(c.Key, keys.Root()), "/"); dir {
 	case "shards":
 		if k, ok := keys.ParseShard(c.Key); ok {
-			r.inShard(k, c)
+			p.inShard(k, c)
 		}
 	case "runs":
 		if k, ok := keys.ParseRun(c.Key); ok {
-			r.runChangeOf(k.Ref, k.Run).inInbox(k.Node, c)
+			p.runChangeOf(k.Ref, k.Run).inInbox(k.Node, c)
 		}
 	case "tasks":
 		if ns, name, ok := keys.ParseSpec(c.Key); ok {
-			r.taskChangeOf(record.Ref{Namespace: ns, Name: name}).spec = c
+			p.taskChangeOf(record.Ref{Namespace: ns, Name: name}).spec = c
 		}
 	case "deleted":
 		if ns, name, ok := keys.ParseTombstone(c.Key); ok {
-			r.taskChangeOf(record.Ref{Namespace: ns, Name: name}).tomb = c
+			p.taskChangeOf(record.Ref{Namespace: ns, Name: name}).tomb = c
 		}
 	case "nodes":
-		if e, ok := r.t.nodeEvent(strings.TrimPrefix(c.Key, keys.Nodes()), *c); ok {
-			r.nodes = append(r.nodes, e)
+		if e, ok := p.t.nodeEvent(strings.TrimPrefix(c.Key, keys.Nodes()), *c); ok {
+			p.nodes = append(p.nodes, e)
 		}
-		r.t.noteState(c.Key, c.After)
+		p.t.noteState(c.Key, c.After)
 	case "owners":
 		if shard, ok := keys.ParseOwner(c.Key); ok {
-			r.shards = append(r.shards, r.t.ownerEvent(shard, *c))
+			p.shards = append(p.shards, p.t.ownerEvent(shard, *c))
 		}
-		r.t.noteState(c.Key, c.After)
+		p.t.noteState(c.Key, c.After)
 	case "leader":
-		r.t.noteState(c.Key, c.After)
+		p.t.noteState(c.Key, c.After)
 	case "cluster":
-		if e, ok := r.t.clusterEvent(*c); ok {
-			r.cluster = append(r.cluster, e)
+		if e, ok := p.t.clusterEvent(*c); ok {
+			p.cluster = append(p.cluster, e)
 		}
 	case "freezes":
-		r.cluster = append(r.cluster, freezeEvents(*c)...)
+		p.cluster = append(p.cluster, freezeEvents(*c)...)
 	case "secrets":
-		if e, ok := r.t.secretEvent(*c); ok {
-			r.secrets = append(r.secrets, e)
+		if e, ok := p.t.secretEvent(*c); ok {
+			p.secrets = append(p.secrets, e)
 		}
 	}
 }
 
 // inShard adds a change of a record in a shard.
-func (r *parts) inShard(k record.ShardKey, c *Change) {
+func (p *parts) inShard(k record.ShardKey, c *Change) {
 	switch k.Kind {
 	case record.KindEntry:
-		r.taskChangeOf(k.Ref).entry = c
+		p.taskChangeOf(k.Ref).entry = c
 	case record.KindQueued:
-		r.runChangeOf(k.Ref, k.Run).queue = c
+		p.runChangeOf(k.Ref, k.Run).queue = c
 	case record.KindDead:
-		r.runChangeOf(k.Ref, k.Run).dead = c
+		p.runChangeOf(k.Ref, k.Run).dead = c
 	case record.KindPart:
-		r.runChangeOf(k.Ref, k.Run).history = c
+		p.runChangeOf(k.Ref, k.Run).history = c
 	case record.KindEnded:
-		if run := r.runChangeOf(k.Ref, k.Run); k.Late {
+		if run := p.runChangeOf(k.Ref, k.Run); k.Late {
 			run.late = append(run.late, c)
 		} else {
 			run.history = c
@@ -249,24 +249,24 @@ func (r *parts) inShard(k record.ShardKey, c *Change) {
 }
 
 // taskChangeOf returns the group of a task.
-func (r *parts) taskChangeOf(ref record.Ref) *taskChange {
+func (p *parts) taskChangeOf(ref record.Ref) *taskChange {
 	name := ref.String()
-	c := r.tasks[name]
+	c := p.tasks[name]
 	if c == nil {
 		c = &taskChange{ref: ref}
-		r.tasks[name], r.taskOrder = c, append(r.taskOrder, name)
+		p.tasks[name], p.taskOrder = c, append(p.taskOrder, name)
 	}
 
 	return c
 }
 
 // runChangeOf returns the group of a run.
-func (r *parts) runChangeOf(ref record.Ref, id string) *runChange {
+func (p *parts) runChangeOf(ref record.Ref, id string) *runChange {
 	key := ref.String() + "/" + id
-	c := r.runs[key]
+	c := p.runs[key]
 	if c == nil {
 		c = &runChange{ref: ref, id: id}
-		r.runs[key], r.runOrder = c, append(r.runOrder, key)
+		p.runs[key], p.runOrder = c, append(p.runOrder, key)
 	}
 
 	return c

@@ -59,7 +59,7 @@ type Secret struct {
 // Deleted reports whether the secret was deleted. The record remains for a while, so that the
 // next secret of this name continues its generation. Encrypted values are bound to a
 // generation, so former values are not valid for the new secret.
-func (r *Secret) Deleted() bool { return r.Change == task.SecretDeleted }
+func (s *Secret) Deleted() bool { return s.Change == task.SecretDeleted }
 
 // Secrets is the prefix of all secrets.
 func (k Keys) Secrets() string { return k.root + "secrets/" }

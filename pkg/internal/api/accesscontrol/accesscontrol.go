@@ -89,7 +89,7 @@ func New(cfg Config) *Handlers {
 		tokens:     tokenHandlers{records: r, guard: guard, node: cfg.Node},
 		sessions:   sessionHandlers{records: r, guard: guard},
 		subjects:   subjectHandlers{r},
-		audit:      auditHandlers{records: r, mostScanned: cfg.MostScanned},
+		audit:      auditHandlers{records: r, maxScanned: cfg.MostScanned},
 		reset:      resetHandlers{records: r, bindings: bindings, log: cfg.Log},
 	}
 }
@@ -174,9 +174,9 @@ func (h *resetHandlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
 			Name: bootstrapName, Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Subjects: []string{subject}, Cluster: true, Reason: reason,
 			CreatedAt: now, CreatedBy: c.Actor(), UpdatedAt: now, UpdatedBy: c.Actor(),
 		}
-		old, is := v.Binding(bootstrapName)
+		old, ok := v.Binding(bootstrapName)
 		rights.Because(reason)
-		rights.Describe(h.bindings.describe(bootstrapName, existing(is, &old), &b))
+		rights.Describe(h.bindings.describe(bootstrapName, existing(ok, &old), &b))
 		_, err := h.store.As(rights).PutBinding(c.Context(), old.Revision, b, h.now())
 
 		return httpapi.About("binding "+bootstrapName, err)

@@ -19,7 +19,7 @@ import (
 // auditHandlers serve audit records.
 type auditHandlers struct {
 	*records
-	mostScanned int // how many records one request reads at most to find matching ones
+	maxScanned int // how many records one request reads at most to find matching ones
 }
 
 const auditLogAbout = "Each transaction of the API writes one record of who changed what. The newest record comes first. Without read on audit, you see only changes of objects in namespaces whose bindings you may read, and of the bindings and tokens that apply only there. " +
@@ -119,7 +119,7 @@ func (h *auditHandlers) listAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer
 			}
 
 			last := i == len(list)-1 && next == ""
-			if scanned++; !last && (len(items) == p.Limit || scanned == h.mostScanned) {
+			if scanned++; !last && (len(items) == p.Limit || scanned == h.maxScanned) {
 				return httpapi.Page(c, p, items, list[i].ID)
 			}
 		}
@@ -177,13 +177,13 @@ func (h *auditHandlers) findGaps(c *httpapi.Call, q auditQuery, seesAll bool) ([
 }
 
 // withGaps adds gaps to what a reader reads, in the order of ids.
-func (read auditReader) withGaps(gaps []task.AuditRecord, oldestFirst bool) auditReader {
+func (r auditReader) withGaps(gaps []task.AuditRecord, oldestFirst bool) auditReader {
 	if len(gaps) == 0 {
-		return read
+		return r
 	}
 
 	return func(place string) ([]task.AuditRecord, string, error) {
-		list, next, err := read(place)
+		list, next, err := r(place)
 		if err != nil {
 			return nil, "", err
 		}

@@ -22,11 +22,11 @@ import (
 // namespaceHandlers serve the records of namespaces.
 type namespaceHandlers struct {
 	resource[task.Namespace]
-	mostScanned int // how many tasks one request reads at most to find those that a change forbids
+	maxScanned int // how many tasks one request reads at most to find those that a change forbids
 }
 
-func newNamespaceHandlers(r *records, mostScanned int) *namespaceHandlers {
-	h := &namespaceHandlers{mostScanned: mostScanned}
+func newNamespaceHandlers(r *records, maxScanned int) *namespaceHandlers {
+	h := &namespaceHandlers{maxScanned: maxScanned}
 	h.resource = resource[task.Namespace]{
 		records: r, what: "namespace", object: "namespace", param: "ns",
 		fields: func(n *task.Namespace) serverFields {
@@ -130,7 +130,7 @@ func (h *namespaceHandlers) setNamespace(c *httpapi.Call, q dryRunQuery) (httpap
 func (h *namespaceHandlers) findForbidden(ctx context.Context, change *client.NamespaceChange) {
 	after := ""
 	for {
-		if change.Checked >= h.mostScanned {
+		if change.Checked >= h.maxScanned {
 			change.Incomplete = true
 			return
 		}

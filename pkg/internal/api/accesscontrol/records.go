@@ -22,8 +22,8 @@ type records struct {
 	now    httpapi.Clock
 }
 
-// awaitWithin limits how long a change waits until this node knows it.
-const awaitWithin = 2 * time.Second
+// awaitTimeout limits how long a change waits until this node knows it.
+const awaitTimeout = 2 * time.Second
 
 // changeRecords makes a change of access records: f judges it by the newest records and writes it with the rights that it
 // gets. f is called again if the records have changed meanwhile.
@@ -51,7 +51,7 @@ func tooMany(err error) error {
 // awaitView waits until this node knows a change, so that the next request that it receives is judged by it. The change has
 // been made: if the wait ends without success, other requests may be judged by the records before it for a moment.
 func (r *records) awaitView(c *httpapi.Call, is func(v *authority.View) bool) {
-	ctx, cancel := context.WithTimeout(c.Context(), awaitWithin)
+	ctx, cancel := context.WithTimeout(c.Context(), awaitTimeout)
 	defer cancel()
 	_, _ = r.keeper.Await(ctx, is)
 }

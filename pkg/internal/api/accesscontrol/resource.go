@@ -82,115 +82,115 @@ func (f serverFields) stamp(isNew bool, now task.Time, actor string) {
 }
 
 // nameInPath returns the name in the path after checking it.
-func (h *resource[T]) nameInPath(c *httpapi.Call) (string, error) {
-	name := c.Request.PathValue(h.param)
-	if h.patterns {
+func (re *resource[T]) nameInPath(c *httpapi.Call) (string, error) {
+	name := c.Request.PathValue(re.param)
+	if re.patterns {
 		return name, nil
 	}
 
-	return name, task.CheckName(h.what, name)
+	return name, task.CheckName(re.what, name)
 }
 
 // findOrNil returns the record of a name; nil if there is none.
-func (h *resource[T]) findOrNil(v *authority.View, name string) *T {
-	r, ok := h.find(v, name)
+func (re *resource[T]) findOrNil(v *authority.View, name string) *T {
+	r, ok := re.find(v, name)
 	return existing(ok, &r)
 }
 
 // errMissing returns the error for a record that does not exist or that the caller may not read.
-func (h *resource[T]) errMissing(name string) error {
+func (re *resource[T]) errMissing(name string) error {
 	switch {
-	case h.missing != nil:
-		return h.missing(name)
-	case h.patterns:
-		return notFound(h.what, task.Quote(name))
+	case re.missing != nil:
+		return re.missing(name)
+	case re.patterns:
+		return notFound(re.what, task.Quote(name))
 	}
 
-	return notFound(h.what, name)
+	return notFound(re.what, name)
 }
 
 // requireRead refuses callers who may not read a record. r is nil if it does not exist.
-func (h *resource[T]) requireRead(c *httpapi.Call, v *authority.View, rights *httpapi.Rights, name string, r *T) error {
-	if h.mayRead != nil {
-		if err := h.mayRead(c, v, rights); err != nil {
+func (re *resource[T]) requireRead(c *httpapi.Call, v *authority.View, rights *httpapi.Rights, name string, r *T) error {
+	if re.mayRead != nil {
+		if err := re.mayRead(c, v, rights); err != nil {
 			return err
 		}
 	}
 
-	if r == nil || h.canSee != nil && !h.canSee(c, v, r) {
-		return h.errMissing(name)
+	if r == nil || re.canSee != nil && !re.canSee(c, v, r) {
+		return re.errMissing(name)
 	}
 
 	return nil
 }
 
 // list serves the records that the caller may see and for which matches returns true.
-func (h *resource[T]) list(c *httpapi.Call, q httpapi.PageQuery, matches func(r *T) bool) (httpapi.Answer, error) {
-	v, err := h.keeper.Current(c.Context())
+func (re *resource[T]) list(c *httpapi.Call, q httpapi.PageQuery, matches func(r *T) bool) (httpapi.Answer, error) {
+	v, err := re.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	if h.mayRead != nil {
-		if err := h.mayRead(c, v, c.Rights()); err != nil {
+	if re.mayRead != nil {
+		if err := re.mayRead(c, v, c.Rights()); err != nil {
 			return httpapi.Answer{}, err
 		}
 	}
 
 	var list []T
-	for _, r := range h.all(v) {
-		if matches(&r) && (h.canSee == nil || h.canSee(c, v, &r)) {
+	for _, r := range re.all(v) {
+		if matches(&r) && (re.canSee == nil || re.canSee(c, v, &r)) {
 			list = append(list, r)
 		}
 	}
 
-	return pageOf(c, q, list, func(r T) string { return *h.fields(&r).name })
+	return pageOf(c, q, list, func(r T) string { return *re.fields(&r).name })
 }
 
 // listAll serves the records that the caller may see.
-func (h *resource[T]) listAll(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
-	return h.list(c, q, func(*T) bool { return true })
+func (re *resource[T]) listAll(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
+	return re.list(c, q, func(*T) bool { return true })
 }
 
 // get serves one record.
-func (h *resource[T]) get(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := h.nameInPath(c)
+func (re *resource[T]) get(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := re.nameInPath(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	v, err := h.keeper.Current(c.Context())
+	v, err := re.keeper.Current(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	r := h.findOrNil(v, name)
-	if err := h.requireRead(c, v, c.Rights(), name, r); err != nil {
+	r := re.findOrNil(v, name)
+	if err := re.requireRead(c, v, c.Rights(), name, r); err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	return answerRecord(*r, *h.fields(r).revision)
+	return answerRecord(*r, *re.fields(r).revision)
 }
 
 // set creates or replaces the record in the path, and returns it with its new revision. A dry run writes nothing, and also
 // returns how the record would change; otherwise, the change is nil.
-func (h *resource[T]) set(c *httpapi.Call, dryRun bool) (T, *client.Change, error) {
+func (re *resource[T]) set(c *httpapi.Call, dryRun bool) (T, *client.Change, error) {
 	var asked, result T
 	var dry *client.Change
 
 	if err := c.Decode(&asked); err != nil {
 		return result, nil, err
 	}
-	name := c.Request.PathValue(h.param)
-	if err := sameName(h.fields(&asked).name, name); err != nil {
+	name := c.Request.PathValue(re.param)
+	if err := sameName(re.fields(&asked).name, name); err != nil {
 		return result, nil, err
 	}
-	if err := h.check(&asked); err != nil {
+	if err := re.check(&asked); err != nil {
 		return result, nil, err
 	}
 
-	err := h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		before, after := h.findOrNil(v, name), asked
-		if err := h.mayWrite(c, v, rights, before, &after); err != nil {
+	err := re.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
+		before, after := re.findOrNil(v, name), asked
+		if err := re.mayWrite(c, v, rights, before, &after); err != nil {
 			return err
 		}
 
@@ -198,25 +198,25 @@ func (h *resource[T]) set(c *httpapi.Call, dryRun bool) (T, *client.Change, erro
 		if before != nil {
 			old = *before
 		}
-		revision := *h.fields(&old).revision
-		if err := checkConditions(c, h.what, name, revision); err != nil {
+		revision := *re.fields(&old).revision
+		if err := checkConditions(c, re.what, name, revision); err != nil {
 			return err
 		}
 
-		if before == nil && h.checkCount != nil {
-			if err := h.checkCount(c, v); err != nil {
+		if before == nil && re.checkCount != nil {
+			if err := re.checkCount(c, v); err != nil {
 				return err
 			}
 		}
 
-		h.fields(&old).copyTo(h.fields(&after))
+		re.fields(&old).copyTo(re.fields(&after))
 		result = after
 		changes := task.AccessChanges(before, &after)
 
 		if dryRun {
 			// The answer shows what the record contains now, so the right to write it is not enough.
 			if before != nil {
-				if err := h.requireRead(c, v, rights, name, before); err != nil {
+				if err := re.requireRead(c, v, rights, name, before); err != nil {
 					return err
 				}
 			}
@@ -226,9 +226,9 @@ func (h *resource[T]) set(c *httpapi.Call, dryRun bool) (T, *client.Change, erro
 			return nil
 		}
 
-		h.fields(&after).stamp(before == nil, h.now.Stamp(), c.Actor())
-		if h.covers != nil {
-			if err := h.covers(c, rights, &after); err != nil {
+		re.fields(&after).stamp(before == nil, re.now.Stamp(), c.Actor())
+		if re.covers != nil {
+			if err := re.covers(c, rights, &after); err != nil {
 				return err
 			}
 		}
@@ -236,19 +236,19 @@ func (h *resource[T]) set(c *httpapi.Call, dryRun bool) (T, *client.Change, erro
 			return nil
 		}
 
-		rights.Describe(h.describe(name, before, &after))
+		rights.Describe(re.describe(name, before, &after))
 
 		var err error
-		*h.fields(&after).revision, err = h.put(h.store.As(rights), c.Context(), revision, after, h.now())
+		*re.fields(&after).revision, err = re.put(re.store.As(rights), c.Context(), revision, after, re.now())
 		result = after
 
-		return httpapi.About(h.what+" "+name, err)
+		return httpapi.About(re.what+" "+name, err)
 	})
 	if err != nil {
 		return result, nil, err
 	}
 
-	h.awaitView(c, func(v *authority.View) bool { return v.Fence >= *h.fields(&result).revision })
+	re.awaitView(c, func(v *authority.View) bool { return v.Fence >= *re.fields(&result).revision })
 
 	return result, dry, nil
 }
@@ -267,42 +267,42 @@ func changeOf(exists bool, fields []task.FieldChange) *client.Change {
 }
 
 // delete serves the deletion of a record.
-func (h *resource[T]) delete(c *httpapi.Call) (httpapi.Answer, error) {
-	name, err := h.nameInPath(c)
+func (re *resource[T]) delete(c *httpapi.Call) (httpapi.Answer, error) {
+	name, err := re.nameInPath(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
-		r := h.findOrNil(v, name)
-		if err := h.mayWrite(c, v, rights, r, nil); err != nil {
+	err = re.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
+		r := re.findOrNil(v, name)
+		if err := re.mayWrite(c, v, rights, r, nil); err != nil {
 			return err
 		}
 		if r == nil {
-			return h.errMissing(name)
+			return re.errMissing(name)
 		}
-		if err := checkConditions(c, h.what, name, *h.fields(r).revision); err != nil {
+		if err := checkConditions(c, re.what, name, *re.fields(r).revision); err != nil {
 			return err
 		}
 
-		rights.Describe(h.describe(name, r, nil))
+		rights.Describe(re.describe(name, r, nil))
 
-		return httpapi.About(h.what+" "+name, h.remove(c, rights, r))
+		return httpapi.About(re.what+" "+name, re.remove(c, rights, r))
 	})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	h.awaitView(c, func(v *authority.View) bool { return h.findOrNil(v, name) == nil })
+	re.awaitView(c, func(v *authority.View) bool { return re.findOrNil(v, name) == nil })
 
 	return httpapi.Answer{Status: http.StatusNoContent}, nil
 }
 
 // describe returns what the audit record of a change says. before is nil for a new record, and after for a deleted one.
-func (h *resource[T]) describe(name string, before, after *T) task.AuditObject {
-	o := task.AuditObject{Kind: h.object, Name: name, Changes: task.AccessChanges(before, after)}
-	if h.namespaces != nil {
-		o.Namespaces = h.namespaces(before, after)
+func (re *resource[T]) describe(name string, before, after *T) task.AuditObject {
+	o := task.AuditObject{Kind: re.object, Name: name, Changes: task.AccessChanges(before, after)}
+	if re.namespaces != nil {
+		o.Namespaces = re.namespaces(before, after)
 	}
 
 	return o
@@ -313,14 +313,14 @@ func (h *resource[T]) describe(name string, before, after *T) task.AuditObject {
 const maxCreated = 500
 
 // checkCreated refuses another record if the caller has created too many.
-func (h *resource[T]) checkCreated(c *httpapi.Call, v *authority.View) error {
-	if v.Administers(caller(c), h.now()) {
+func (re *resource[T]) checkCreated(c *httpapi.Call, v *authority.View) error {
+	if v.Administers(caller(c), re.now()) {
 		return nil
 	}
 
 	who, created := httpapi.CallerOf(c.Context()), 0
-	for _, r := range h.all(v) {
-		if wasWrittenBy(*h.fields(&r).createdBy, who.Who) {
+	for _, r := range re.all(v) {
+		if wasWrittenBy(*re.fields(&r).createdBy, who.Who) {
 			created++
 		}
 	}
@@ -328,6 +328,6 @@ func (h *resource[T]) checkCreated(c *httpapi.Call, v *authority.View) error {
 		return nil
 	}
 
-	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d %ss that still exist; at most %d are allowed", who.Name(), created, h.what, maxCreated).
+	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "%s has created %d %ss that still exist; at most %d are allowed", who.Name(), created, re.what, maxCreated).
 		WithHint("delete those that are no longer used")
 }

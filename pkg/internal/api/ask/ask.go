@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// answerWithin is how long the asking node waits for the answers of other nodes. It asks at most twice, apart from
+	// answerTimeout is how long the asking node waits for the answers of other nodes. It asks at most twice, apart from
 	// nodes that are busy.
-	answerWithin = time.Second
-	// busyPatience is how long a request waits for nodes that are busy, in total, if there is no former answer. A list of
+	answerTimeout = time.Second
+	// busyTimeout is how long a request waits for nodes that are busy, in total, if there is no former answer. A list of
 	// many pages takes longer then, and does not fail.
-	busyPatience = 3 * time.Second
+	busyTimeout = 3 * time.Second
 	// maxWaiting is how many requests may wait for busy nodes, and a quarter of that for one subject. Others fail at once:
 	// each that waits asks again and again.
 	maxWaiting = 64
-	// scanWithin is how long a node tries to answer, including the wait for other scans. It is shorter than answerWithin, so
+	// scanTimeout is how long a node tries to answer, including the wait for other scans. It is shorter than answerTimeout, so
 	// that the asking node learns that the node is busy.
-	scanWithin = 800 * time.Millisecond
+	scanTimeout = 800 * time.Millisecond
 )
 
 // Config contains what an Asker needs from its node.
@@ -89,7 +89,7 @@ func (a *Asker) share(c *httpapi.Call, q Question, ask func(ctx context.Context,
 
 	if mine {
 		// Others may wait for the answer: it does not end with this caller.
-		patience := busyPatience
+		patience := busyTimeout
 		if _, ok := e.old(); ok {
 			patience = 0
 		}
@@ -118,7 +118,7 @@ func (a *Asker) AskNow(c *httpapi.Call, q Question) (Answer, error) {
 	_, needed := a.cache.lastWrite(httpapi.CallerOf(c.Context()).Who)
 	q.MinRevisions = needed.With(q.MinRevisions)
 
-	answer, err := a.askAll(c.Context(), httpapi.CallerOf(c.Context()), &q, busyPatience)
+	answer, err := a.askAll(c.Context(), httpapi.CallerOf(c.Context()), &q, busyTimeout)
 	if err != nil {
 		return Answer{}, a.failure(c, err)
 	}

@@ -26,8 +26,8 @@ const (
 	shareBoardFor = 700 * time.Millisecond
 	// statusAge is how old the status of the cluster on a board may be. It costs more reads and changes less often.
 	statusAge = 5 * time.Second
-	// etcdWithin is how long a board waits for etcd.
-	etcdWithin = 1500 * time.Millisecond
+	// etcdTimeout is how long a board waits for etcd.
+	etcdTimeout = 1500 * time.Millisecond
 )
 
 const boardAbout = "The node that receives the request asks each node that schedules. They answer from memory, so you can poll every second. " +
@@ -230,7 +230,7 @@ func (b *Boards) readFleet(ctx context.Context) (fleet, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
 
 	nodes, owners, err := views.PresentNodes(ctx, b.Store)

@@ -62,7 +62,7 @@ func TestAsker_FewWaitForBusyNodes(t *testing.T) {
 		for i := range subjects * 2 * most {
 			caller := httpapi.Caller{Who: []string{"user:ann", "user:bob", "user:cleo"}[i%subjects]}
 			wg.Go(func() {
-				_, _ = a.askAll(httpapi.WithCaller(t.Context(), caller), caller, &Question{}, busyPatience)
+				_, _ = a.askAll(httpapi.WithCaller(t.Context(), caller), caller, &Question{}, busyTimeout)
 				if time.Since(began) == 0 {
 					refused.Add(1)
 				}
@@ -80,7 +80,7 @@ func TestAsker_FewWaitForBusyNodes(t *testing.T) {
 		// Those that have waited make room for others.
 		began = time.Now()
 		caller := httpapi.Caller{Who: "user:ann"}
-		if _, _ = a.askAll(httpapi.WithCaller(t.Context(), caller), caller, &Question{}, busyPatience); time.Since(began) != 2*time.Second {
+		if _, _ = a.askAll(httpapi.WithCaller(t.Context(), caller), caller, &Question{}, busyTimeout); time.Since(began) != 2*time.Second {
 			t.Errorf("it waited for %s", time.Since(began))
 		}
 	})

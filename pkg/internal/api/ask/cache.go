@@ -115,11 +115,11 @@ func (c *cache) leastWanted(now time.Time) (key string) {
 	share := len(c.entries) / len(kept)
 
 	var least *entry
-	var leastRank int
+	var minRank int
 	for k, e := range c.entries {
 		rank := e.rank(now, kept[e.subject] > share)
-		if least == nil || cmp.Or(cmp.Compare(rank, leastRank), e.used.Compare(least.used)) < 0 {
-			key, least, leastRank = k, e, rank
+		if least == nil || cmp.Or(cmp.Compare(rank, minRank), e.used.Compare(least.used)) < 0 {
+			key, least, minRank = k, e, rank
 		}
 	}
 

@@ -22,7 +22,7 @@ import (
 // schedulingNodes returns the nodes that may own shards, this one first. While etcd is away, they are those that were
 // last known.
 func (a *Asker) schedulingNodes(ctx context.Context) []task.Node {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 
 	nodes, err := a.Nodes(ctx)
@@ -70,7 +70,7 @@ func inOrder(answers map[string]readmodel.NodeAnswer) []readmodel.NodeAnswer {
 // one of the results.
 func (a *Asker) askNodes(ctx context.Context, caller httpapi.Caller, q *Question, nodes []task.Node, without map[string][]int) (map[string]readmodel.NodeAnswer, map[string]error) {
 	return peers.AskAll(ctx, a.Peers, nodes, peers.Question[readmodel.NodeAnswer]{
-		Caller: caller, Path: askPath, Timeout: answerWithin,
+		Caller: caller, Path: askPath, Timeout: answerTimeout,
 		Own: func(ctx context.Context) (readmodel.NodeAnswer, error) {
 			return a.own(ctx, q.query(caller.Who), without[a.Node])
 		},
@@ -90,7 +90,7 @@ func (a *Asker) own(ctx context.Context, q *readmodel.Query, without []int) (rea
 		return readmodel.NodeAnswer{Node: a.Node}, nil
 	}
 
-	within, cancel := context.WithTimeout(ctx, scanWithin)
+	within, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
 
 	answer, err := a.Own(within, q, without)

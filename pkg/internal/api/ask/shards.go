@@ -16,8 +16,8 @@ const (
 	splitEvery = 250
 	// splitsFor is how long splits are used before the owners are asked again.
 	splitsFor = time.Minute
-	// splitsWithin is how long a request waits for splits.
-	splitsWithin = 250 * time.Millisecond
+	// splitsTimeout is how long a request waits for splits.
+	splitsTimeout = 250 * time.Millisecond
 )
 
 // Splits returns names of tasks in order, among those that the caller may read, which divide these tasks into parts of
@@ -57,7 +57,7 @@ func (a *Asker) Splits(ctx context.Context, namespace string, within []string) [
 // as good as those of all, with larger parts.
 func (a *Asker) askSplits(ctx context.Context, caller httpapi.Caller, q *Question) (names []string) {
 	// Others may wait for the answer: it does not end with this caller.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), splitsWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), splitsTimeout)
 	defer cancel()
 
 	answers, _ := a.askNodes(ctx, caller, q, a.schedulingNodes(ctx), nil)

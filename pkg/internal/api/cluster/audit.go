@@ -26,8 +26,8 @@ type auditQuery struct {
 	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"Seconds between the two reads."`
 }
 
-// mostRepairs is the maximum number of findings that one request repairs.
-const mostRepairs = 100
+// maxRepairs is the maximum number of findings that one request repairs.
+const maxRepairs = 100
 
 // newAuditor returns an auditor of this cluster.
 func (h *Handlers) newAuditor() audit.Auditor {
@@ -97,8 +97,8 @@ func (h *Handlers) serveRepair(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := c.Decode(&body); err != nil {
 		return httpapi.Answer{}, err
 	}
-	if n := len(body.Findings); n == 0 || n > mostRepairs {
-		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; send between 1 and %d", n, mostRepairs)
+	if n := len(body.Findings); n == 0 || n > maxRepairs {
+		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; send between 1 and %d", n, maxRepairs)
 	}
 
 	var mended []string

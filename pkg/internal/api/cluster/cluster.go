@@ -39,8 +39,8 @@ type Handlers struct {
 	Writable func() error
 	// BootstrapToken returns a token that never expires and that the cluster no longer needs (access.Table).
 	BootstrapToken func() (task.Token, bool)
-	// FreezeWithin limits how long a freeze waits for the nodes to confirm it.
-	FreezeWithin time.Duration
+	// FreezeTimeout limits how long a freeze waits for the nodes to confirm it.
+	FreezeTimeout time.Duration
 
 	// CheckStream returns why the caller may no longer read the answer. An audit may take minutes.
 	CheckStream func(ctx context.Context, r *http.Request) error
@@ -288,10 +288,10 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 const (
-	// noteWithin is how long noteChange tries to record a change, and notePause how long it waits between two
+	// noteTimeout is how long noteChange tries to record a change, and notePause how long it waits between two
 	// attempts.
-	noteWithin = 5 * time.Second
-	notePause  = 200 * time.Millisecond
+	noteTimeout = 5 * time.Second
+	notePause   = 200 * time.Millisecond
 )
 
 // noteChange records who changed something that has no record of its own in etcd: the members of etcd, or
@@ -302,7 +302,7 @@ func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 
 	// The client may have gone, and an etcd that has just lost a member may have no leader for a moment. The
 	// attempts continue in both cases.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), noteWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), noteTimeout)
 	defer cancel()
 
 	pause := time.NewTicker(notePause)

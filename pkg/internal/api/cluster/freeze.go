@@ -16,9 +16,9 @@ import (
 
 const clusterFreeze = "/v1/cluster/freeze"
 
-// ConfirmWithin is how long a freeze waits for all nodes to confirm it. It is longer than the usual lease, so a
+// ConfirmTimeout is how long a freeze waits for all nodes to confirm it. It is longer than the usual lease, so a
 // node that has died is no longer present by then.
-const ConfirmWithin = 12 * time.Second
+const ConfirmTimeout = 12 * time.Second
 
 // frozenScope returns the namespace in the path, or "" for the whole cluster.
 func frozenScope(c *httpapi.Call) (string, error) {
@@ -151,7 +151,7 @@ func requireFreeze(c *httpapi.Call, ns string) error {
 
 // untilObeyed waits until no present node starts anything that is frozen.
 func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error {
-	deadline := time.NewTimer(h.FreezeWithin)
+	deadline := time.NewTimer(h.FreezeTimeout)
 	defer deadline.Stop()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
 		names, err := h.unconfirmedNodes(ctx, rev)

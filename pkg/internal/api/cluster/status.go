@@ -109,7 +109,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node accepts runs: due runs wait"))
 	}
 
-	if token, is := h.BootstrapToken(); is {
+	if token, ok := h.BootstrapToken(); ok {
 		list = append(list, newWarning(task.WarnBootstrapToken, "the token %s of %s was created on %s and never expires, although the cluster has another administrator: delete it with carillon token delete %s",
 			token.ID, token.Subject, token.CreatedAt.UTC().Format(time.DateOnly), token.ID))
 	}

@@ -426,16 +426,16 @@ type numberedBatch struct {
 
 // passBatch passes a batch to the goroutine that sends it. A batch without events only moves the place that the next
 // heartbeat sends, except for the first one. So a stream that wants few events costs little.
-func (o *eventStream) passBatch(ctx context.Context, b eventlog.Batch, batches chan<- numberedBatch) error {
-	o.passed++
+func (s *eventStream) passBatch(ctx context.Context, b eventlog.Batch, batches chan<- numberedBatch) error {
+	s.passed++
 
-	if o.passed > 1 && len(b.Events) == 0 {
-		o.setTold(b.Told, o.passed)
+	if s.passed > 1 && len(b.Events) == 0 {
+		s.setTold(b.Told, s.passed)
 		return nil
 	}
 
 	select {
-	case batches <- numberedBatch{b, o.passed}:
+	case batches <- numberedBatch{b, s.passed}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -444,46 +444,46 @@ func (o *eventStream) passBatch(ctx context.Context, b eventlog.Batch, batches c
 
 // setTold records that all events of a batch have been sent, or are not wanted, unless that is known of a later batch. The
 // place may go back, if etcd was restored from an older snapshot.
-func (o *eventStream) setTold(place task.Place, batch int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (s *eventStream) setTold(place task.Place, batch int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-	if batch > o.of {
-		o.told, o.of = place, batch
+	if batch > s.of {
+		s.told, s.of = place, batch
 	}
 }
 
-func (o *eventStream) toldPlace() task.Place {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.told
+func (s *eventStream) toldPlace() task.Place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told
 }
 
 // writeHead sends the header and the starting point.
-func (o *eventStream) writeHead(after *task.Place) {
-	h := o.Writer.Header()
+func (s *eventStream) writeHead(after *task.Place) {
+	h := s.Writer.Header()
 	h.Set("Content-Type", httpapi.TypeEventStream)
 	h.Set("X-Accel-Buffering", "no") // proxies would buffer the events
 	var b bytes.Buffer
 	b.WriteString("retry: 2000\n")
 
 	if after != nil && *after != (task.Place{}) {
-		o.sent = *after
+		s.sent = *after
 		fmt.Fprintf(&b, "id: %s\n", after)
 	}
 
 	b.WriteByte('\n')
-	o.writeBytes(b.Bytes())
+	s.writeBytes(b.Bytes())
 }
 
 // sendBatch sends a batch. It sends the starting point immediately, so that a caller that is disconnected before the
 // first event continues from there.
-func (o *eventStream) sendBatch(batch numberedBatch) {
-	o.setTold(batch.Told, batch.number)
+func (s *eventStream) sendBatch(batch numberedBatch) {
+	s.setTold(batch.Told, batch.number)
 
 	if len(batch.Events) == 0 {
-		if o.sent == (task.Place{}) {
-			o.sendHeartbeat()
+		if s.sent == (task.Place{}) {
+			s.sendHeartbeat()
 		}
 		return
 	}
@@ -493,7 +493,7 @@ func (o *eventStream) sendBatch(batch numberedBatch) {
 	for _, e := range batch.Events {
 		text, err := e.JSON()
 		if err != nil {
-			o.err = err
+			s.err = err
 			return
 		}
 
@@ -504,33 +504,33 @@ func (o *eventStream) sendBatch(batch numberedBatch) {
 		b.WriteString("\n\n")
 	}
 
-	o.sent = batch.Events[len(batch.Events)-1].Place
-	o.writeBytes(b.Bytes())
+	s.sent = batch.Events[len(batch.Events)-1].Place
+	s.writeBytes(b.Bytes())
 }
 
 // sendHeartbeat sends a sign of life. If the stream has advanced without events, it contains the new place.
-func (o *eventStream) sendHeartbeat() {
-	told := o.toldPlace()
-	if !o.sent.Before(told) {
-		o.writeComment("")
+func (s *eventStream) sendHeartbeat() {
+	told := s.toldPlace()
+	if !s.sent.Before(told) {
+		s.writeComment("")
 		return
 	}
 
-	o.sent = told
-	o.writeBytes(fmt.Appendf(nil, "id: %s\n\n", told))
+	s.sent = told
+	s.writeBytes(fmt.Appendf(nil, "id: %s\n\n", told))
 }
 
 // writeComment sends a comment, which clients ignore.
-func (o *eventStream) writeComment(text string) { o.writeBytes([]byte(": " + text + "\n\n")) }
+func (s *eventStream) writeComment(text string) { s.writeBytes([]byte(": " + text + "\n\n")) }
 
 // writeBytes sends bytes and flushes them.
-func (o *eventStream) writeBytes(b []byte) {
-	w := http.NewResponseController(o.Writer)
+func (s *eventStream) writeBytes(b []byte) {
+	w := http.NewResponseController(s.Writer)
 
-	if _, err := o.Writer.Write(b); err != nil {
-		o.err = err
+	if _, err := s.Writer.Write(b); err != nil {
+		s.err = err
 		return
 	}
 
-	o.err = w.Flush()
+	s.err = w.Flush()
 }

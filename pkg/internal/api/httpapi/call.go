@@ -66,8 +66,8 @@ func NewRequestReader(ref func(namespace, name string) record.Ref, cluster strin
 
 // Read checks a request against its operation and reads its body. It returns a failure before the handler sees
 // anything that it does not support.
-func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operation) (*Call, error) {
-	c := &Call{Writer: w, Request: r, Operation: rt, reader: rd}
+func (rr RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operation) (*Call, error) {
+	c := &Call{Writer: w, Request: r, Operation: rt, reader: rr}
 	var err error
 	if c.query, err = rt.Handler.query.readQuery(r); err != nil {
 		return nil, err

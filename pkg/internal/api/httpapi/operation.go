@@ -69,27 +69,27 @@ const (
 )
 
 // Problems returns the statuses with which an operation may fail.
-func (rt *Operation) Problems() []int {
-	list := slices.Clone(rt.Errors)
+func (o *Operation) Problems() []int {
+	list := slices.Clone(o.Errors)
 
-	if rt.Public {
+	if o.Public {
 		return list
 	}
 
 	list = append(list, 400, 401, 403, 422, 500, 503)
-	if len(inPath.FindString(rt.Path)) > 0 {
+	if len(inPath.FindString(o.Path)) > 0 {
 		list = append(list, 404)
 	}
 
-	if rt.Body != nil {
+	if o.Body != nil {
 		list = append(list, 413, 415)
 	}
 
-	if rt.Conditional {
+	if o.Conditional {
 		list = append(list, 412)
 	}
 
-	if rt.Writes {
+	if o.Writes {
 		list = append(list, 504, 507)
 	}
 
@@ -99,17 +99,17 @@ func (rt *Operation) Problems() []int {
 }
 
 // PathParams returns the names of the parameters in the path.
-func (rt *Operation) PathParams() []string {
+func (o *Operation) PathParams() []string {
 	var names []string
-	for _, m := range inPath.FindAllStringSubmatch(rt.Path, -1) {
+	for _, m := range inPath.FindAllStringSubmatch(o.Path, -1) {
 		names = append(names, m[1])
 	}
 	return names
 }
 
 // QueryParams describes the query parameters for the OpenAPI document.
-func (rt *Operation) QueryParams(schemas huma.Registry) []*huma.Param {
-	return rt.Handler.query.describeParameters(schemas)
+func (o *Operation) QueryParams(schemas huma.Registry) []*huma.Param {
+	return o.Handler.query.describeParameters(schemas)
 }
 
 // inPath matches a parameter in a path.

@@ -94,23 +94,23 @@ type SubjectRate struct {
 }
 
 // Allow counts an action, unless the subject has made most of them within the last second.
-func (l *SubjectRate) Allow(subject string, most int, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (r *SubjectRate) Allow(subject string, most int, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	if l.recent == nil {
-		l.recent = map[string][]time.Time{}
+	if r.recent == nil {
+		r.recent = map[string][]time.Time{}
 	}
-	if len(l.recent) >= maxRecentSubjects {
-		for s, times := range l.recent {
+	if len(r.recent) >= maxRecentSubjects {
+		for s, times := range r.recent {
 			if !isRecent(times[len(times)-1], now) {
-				delete(l.recent, s)
+				delete(r.recent, s)
 			}
 		}
 	}
 
 	var recent []time.Time
-	for _, at := range l.recent[subject] {
+	for _, at := range r.recent[subject] {
 		if isRecent(at, now) {
 			recent = append(recent, at)
 		}
@@ -118,7 +118,7 @@ func (l *SubjectRate) Allow(subject string, most int, now time.Time) bool {
 	if len(recent) >= most {
 		return false
 	}
-	l.recent[subject] = append(recent, now)
+	r.recent[subject] = append(recent, now)
 
 	return true
 }

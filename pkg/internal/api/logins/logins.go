@@ -111,8 +111,8 @@ func failureOf(r *oidclogin.Refusal) *httpapi.Failure {
 	return httpapi.Fail(status, code, "%s", r.Text).WithHint(r.Hint).Because(r)
 }
 
-// providersWithin limits how long the list of providers waits for those that are not known yet.
-const providersWithin = 3 * time.Second
+// providersTimeout limits how long the list of providers waits for those that are not known yet.
+const providersTimeout = 3 * time.Second
 
 // listProviders serves the list of providers.
 func (h *Handlers) listProviders(c *httpapi.Call) (httpapi.Answer, error) {
@@ -121,7 +121,7 @@ func (h *Handlers) listProviders(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context(), providersWithin)
+	ctx, cancel := context.WithTimeout(c.Context(), providersTimeout)
 	defer cancel()
 
 	var list []client.LoginProvider

@@ -31,8 +31,8 @@ type Handlers struct {
 	// SetState puts this node into a state, keeps it over restarts, and announces it. If nil, the node supports
 	// no states.
 	SetState func(ctx context.Context, state, by string) error
-	// StateWithin limits how long another node may take to obey a state.
-	StateWithin time.Duration
+	// StateTimeout limits how long another node may take to obey a state.
+	StateTimeout time.Duration
 }
 
 // Routes returns the operations on nodes and shards.
@@ -58,12 +58,12 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 const stateAbout = "Only the node itself can change its state, which survives restarts. Another node requests the change through etcd, and withdraws the request if the node does not change its state within 10 s."
 
 const (
-	// StateWithin is how long a node may take to obey a request for a state. statePoll is how often the
+	// StateTimeout is how long a node may take to obey a request for a state. statePoll is how often the
 	// requesting node checks this.
-	StateWithin = 10 * time.Second
-	statePoll   = 50 * time.Millisecond
-	// withdrawWithin limits how long the withdrawal of a request waits for etcd.
-	withdrawWithin = 1500 * time.Millisecond
+	StateTimeout = 10 * time.Second
+	statePoll    = 50 * time.Millisecond
+	// withdrawTimeout limits how long the withdrawal of a request waits for etcd.
+	withdrawTimeout = 1500 * time.Millisecond
 )
 
 // drainNode, cordonNode and resumeNode serve the states of a node.
@@ -112,7 +112,7 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 		return httpapi.Answer{}, httpapi.About("node "+name, err)
 	}
 
-	ctx, cancel := context.WithTimeout(c.Context(), h.StateWithin)
+	ctx, cancel := context.WithTimeout(c.Context(), h.StateTimeout)
 	defer cancel()
 
 	poll := time.NewTicker(statePoll)
@@ -139,16 +139,16 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 // state afterwards. It returns the failure for the caller. If the deletion fails, the node may still obey, and
 // the outcome is unknown.
 func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), withdrawWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), withdrawTimeout)
 	defer cancel()
 
 	withdrawn, err := h.Store.DeleteNodeRequest(ctx, name, mod)
 	if err != nil || !withdrawn {
-		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeUnknown, "node %s did not confirm within %s that it is %s", name, h.StateWithin, state).
+		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeUnknown, "node %s did not confirm within %s that it is %s", name, h.StateTimeout, state).
 			WithHint("check the state before you retry: carillon node list").Because(err)
 	}
 
-	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s did not become %s within %s; the request was withdrawn", name, state, h.StateWithin).
+	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s did not become %s within %s; the request was withdrawn", name, state, h.StateTimeout).
 		WithHint("only the node itself can change its state; if its process is gone, other nodes take over its shards")
 }
 

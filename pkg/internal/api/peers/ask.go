@@ -126,8 +126,8 @@ func (q *Question[T]) askNode(ctx context.Context, p *Client, n task.Node) (answ
 }
 
 // receive sends a request to another node, and decodes its answer.
-func (p *Client) receive(req *http.Request, node string, answer any) error {
-	res, err := p.RoundTrip(req)
+func (cl *Client) receive(req *http.Request, node string, answer any) error {
+	res, err := cl.RoundTrip(req)
 	if err != nil {
 		return err
 	}

@@ -76,13 +76,13 @@ func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (
 
 // addressOf returns the address of a node's API. A node that uses TLS sends no requests in clear text, because
 // the statement and the answer must stay confidential.
-func (p *Client) addressOf(n task.Node) (*url.URL, error) {
+func (cl *Client) addressOf(n task.Node) (*url.URL, error) {
 	u, err := url.Parse(n.Address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("it has published an invalid address: %s", task.Quote(n.Address))
 	}
-	if p.TLS && u.Scheme != "https" {
-		return nil, fmt.Errorf("it is at %s, without TLS, but node %s sends requests to other nodes only over TLS", task.Quote(n.Address), p.Node)
+	if cl.TLS && u.Scheme != "https" {
+		return nil, fmt.Errorf("it is at %s, without TLS, but node %s sends requests to other nodes only over TLS", task.Quote(n.Address), cl.Node)
 	}
 
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
@@ -90,16 +90,16 @@ func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 
 // NewCancel returns a request to end an attempt of another node on behalf of a caller. c.By is not sent: the other node
 // derives it from the statement, which names the caller.
-func (p *Client) NewCancel(ctx context.Context, who httpapi.Caller, n task.Node, c task.LateCancel) (*http.Request, error) {
+func (cl *Client) NewCancel(ctx context.Context, who httpapi.Caller, n task.Node, c task.LateCancel) (*http.Request, error) {
 	q := url.Values{"run": {c.Namespace + "/" + c.Task + "/" + c.Run}, "token": {strconv.FormatInt(c.Token, 10)}}
-	return p.NewRequest(ctx, who, n, http.MethodPost, q, statement.CancelPath)
+	return cl.NewRequest(ctx, who, n, http.MethodPost, q, statement.CancelPath)
 }
 
 // NewRequest returns a request to another node on behalf of a caller: GET or HEAD, to read its data (or see NewCancel). It
 // contains no credentials of the caller, but a statement of who requests what. The statement covers the method
 // and the URI, so neither may be changed afterwards.
-func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node, method string, q url.Values, path ...string) (*http.Request, error) {
-	u, err := p.addressOf(n)
+func (cl *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node, method string, q url.Values, path ...string) (*http.Request, error) {
+	u, err := cl.addressOf(n)
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +111,15 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	if err != nil {
 		return nil, err
 	}
-	if p.Key == nil {
-		return nil, fmt.Errorf("node %s has no key to sign requests to other nodes", p.Node)
+	if cl.Key == nil {
+		return nil, fmt.Errorf("node %s has no key to sign requests to other nodes", cl.Node)
 	}
 
 	st := statement.Statement{
-		From: p.Node, FromInstance: p.Instance, To: n.Name, ToInstance: n.Instance,
+		From: cl.Node, FromInstance: cl.Instance, To: n.Name, ToInstance: n.Instance,
 		Caller: statement.Caller{Who: who.Who, Token: who.Token, Address: who.Address, Certificate: who.Certificate},
 	}
-	req.Header.Set(statement.Header, st.Sign(p.Key, statement.Request{Method: method, Path: req.URL.RequestURI()}, p.Now()))
+	req.Header.Set(statement.Header, st.Sign(cl.Key, statement.Request{Method: method, Path: req.URL.RequestURI()}, cl.Now()))
 
 	return req, nil
 }
@@ -151,8 +151,8 @@ func Refusal(res *http.Response) error {
 
 // Forward forwards a request to another node that has the requested data, and streams the answer back. If it
 // returns an error, nothing has been written to the caller.
-func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...string) error {
-	out, err := p.NewRequest(c.Context(), httpapi.CallerOf(c.Context()), n, c.Request.Method, q, path...)
+func (cl *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...string) error {
+	out, err := cl.NewRequest(c.Context(), httpapi.CallerOf(c.Context()), n, c.Request.Method, q, path...)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 
 	var failed error
 	proxy := httputil.ReverseProxy{
-		Transport: p.proxy,
+		Transport: cl.proxy,
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.Method, pr.Out.URL, pr.Out.Host, pr.Out.Header = out.Method, out.URL, out.URL.Host, out.Header
 			pr.Out.Body, pr.Out.ContentLength = nil, 0
@@ -182,7 +182,7 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 		},
 		FlushInterval: -1,
 		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
-		ErrorLog:      zap.NewStdLog(p.Log),
+		ErrorLog:      zap.NewStdLog(cl.Log),
 	}
 
 	proxy.ServeHTTP(c.Writer, c.Request)
@@ -191,4 +191,6 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 }
 
 // RoundTrip sends a request from NewRequest.
-func (p *Client) RoundTrip(req *http.Request) (*http.Response, error) { return p.proxy.RoundTrip(req) }
+func (cl *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	return cl.proxy.RoundTrip(req)
+}

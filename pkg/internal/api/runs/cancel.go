@@ -76,7 +76,7 @@ func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (clien
 		return none, err
 	}
 
-	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
+	if parent, _, ok := task.ParentOf(id); ok && run.State == task.Queued {
 		return none, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been assigned to a node yet, so it can end only with its run", id, ref).
 			WithField("run").WithHint("carillon run cancel " + parent + " ends the run, with all of its parts")
 	}

@@ -104,7 +104,7 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
 
-		if parent, _, is := task.ParentOf(run.ID); is {
+		if parent, _, ok := task.ParentOf(run.ID); ok {
 			return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part; only whole runs can be dead", run.ID, ref).
 				WithField("run").WithHint("carillon run retry " + parent + " repeats the failed parts of its run")
 		}

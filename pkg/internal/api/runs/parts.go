@@ -115,7 +115,7 @@ func (f runFilter) addParts(runs []task.Run) []task.Run {
 // and so can only mean a part.
 func withoutParts(runs []task.Run, id string) []task.Run {
 	return slices.DeleteFunc(runs, func(r task.Run) bool {
-		parent, _, is := task.ParentOf(r.ID)
-		return is && !(strings.HasPrefix(r.ID, id) && len(id) > len(parent))
+		parent, _, ok := task.ParentOf(r.ID)
+		return ok && !(strings.HasPrefix(r.ID, id) && len(id) > len(parent))
 	})
 }

@@ -111,8 +111,8 @@ func (h *Handlers) trySetRunPaused(c *httpapi.Call, ref record.Ref, id, wanted s
 // partsIn returns the attempts in inboxes that belong to the parts of a run.
 func partsIn(held []record.Held, parent string) []record.Held {
 	return slices.DeleteFunc(slices.Clone(held), func(h record.Held) bool {
-		of, _, is := task.ParentOf(h.ID)
-		return !is || of != parent
+		of, _, ok := task.ParentOf(h.ID)
+		return !ok || of != parent
 	})
 }
 

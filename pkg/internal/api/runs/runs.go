@@ -511,7 +511,7 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 	const most = 100
 	find, part := id, ""
-	if parent, _, is := task.ParentOf(id); is {
+	if parent, _, ok := task.ParentOf(id); ok {
 		find, part = parent, id // the record of a part may be gone, so the run that contains it is looked up
 	}
 

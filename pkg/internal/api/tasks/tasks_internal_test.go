@@ -12,7 +12,7 @@ func TestTasksQuery_TagsAgreeWithConstants(t *testing.T) {
 		query            any
 		field, tag, want string
 	}{
-		{dryRunQuery{}, "Ticks", "maximum", strconv.Itoa(2 * mostTicks)},
+		{dryRunQuery{}, "Ticks", "maximum", strconv.Itoa(2 * maxTicks)},
 		{nextQuery{}, "Count", "default", strconv.Itoa(DefaultCount)},
 		{nextQuery{}, "Count", "maximum", strconv.Itoa(MaxCount)},
 	} {

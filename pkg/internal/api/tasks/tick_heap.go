@@ -59,44 +59,44 @@ type tickHeap struct {
 	more  bool         // ticks follow those that are kept
 }
 
-func (f *tickHeap) Len() int           { return len(f.kept) }
-func (f *tickHeap) Less(i, j int) bool { return f.kept[i].compareTo(f.kept[j].tickPlace) > 0 } // the last tick is on top
-func (f *tickHeap) Swap(i, j int)      { f.kept[i], f.kept[j] = f.kept[j], f.kept[i] }
-func (f *tickHeap) Push(x any)         { f.kept = append(f.kept, x.(futureTick)) }
-func (f *tickHeap) Pop() any           { panic("tickHeap: nothing is popped") }
+func (h *tickHeap) Len() int           { return len(h.kept) }
+func (h *tickHeap) Less(i, j int) bool { return h.kept[i].compareTo(h.kept[j].tickPlace) > 0 } // the last tick is on top
+func (h *tickHeap) Swap(i, j int)      { h.kept[i], h.kept[j] = h.kept[j], h.kept[i] }
+func (h *tickHeap) Push(x any)         { h.kept = append(h.kept, x.(futureTick)) }
+func (h *tickHeap) Pop() any           { panic("tickHeap: nothing is popped") }
 
 // offer keeps a tick if it is among the first. It returns false if the tick comes after all ticks that can be kept. Ticks
 // with a later place need not be offered then.
-func (f *tickHeap) offer(t futureTick) bool {
+func (h *tickHeap) offer(t futureTick) bool {
 	switch {
-	case f.after != nil && t.compareTo(*f.after) <= 0:
+	case h.after != nil && t.compareTo(*h.after) <= 0:
 		return true
-	case len(f.kept) < f.most:
-		heap.Push(f, t)
+	case len(h.kept) < h.most:
+		heap.Push(h, t)
 		return true
 	}
 
-	f.more = true
-	if t.compareTo(f.kept[0].tickPlace) >= 0 {
+	h.more = true
+	if t.compareTo(h.kept[0].tickPlace) >= 0 {
 		return false
 	}
 
 	// The tick replaces the last one.
-	f.kept[0] = t
-	heap.Fix(f, 0)
+	h.kept[0] = t
+	heap.Fix(h, 0)
 
 	return true
 }
 
 // endsBefore reports whether the page is full, and all its ticks are before a time (Unix ms).
-func (f *tickHeap) endsBefore(at int64) bool { return len(f.kept) == f.most && f.kept[0].at < at }
+func (h *tickHeap) endsBefore(at int64) bool { return len(h.kept) == h.most && h.kept[0].at < at }
 
 // sorted returns the kept ticks in order, and the cursor of the next page, or "" if there is none. The heap must not be
 // used afterwards.
-func (f *tickHeap) sorted() (kept []futureTick, after string) {
-	slices.SortFunc(f.kept, func(a, b futureTick) int { return a.compareTo(b.tickPlace) })
-	if f.more && len(f.kept) > 0 {
-		after = f.kept[len(f.kept)-1].cursor()
+func (h *tickHeap) sorted() (kept []futureTick, after string) {
+	slices.SortFunc(h.kept, func(a, b futureTick) int { return a.compareTo(b.tickPlace) })
+	if h.more && len(h.kept) > 0 {
+		after = h.kept[len(h.kept)-1].cursor()
 	}
-	return f.kept, after
+	return h.kept, after
 }

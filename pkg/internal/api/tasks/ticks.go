@@ -13,8 +13,8 @@ import (
 const (
 	// ticksAhead is how far ahead the ticks of two versions of a task are compared.
 	ticksAhead = 7 * 24 * time.Hour
-	// mostTicks is the maximum number of ticks of each version that are compared.
-	mostTicks = 2000
+	// maxTicks is the maximum number of ticks of each version that are compared.
+	maxTicks = 2000
 	// clocksApart is the maximum difference between the clocks of two time zones, from UTC−12 to UTC+14. A tick
 	// that only moves with the zone moves by no more than that.
 	clocksApart = 26 * time.Hour
@@ -50,7 +50,7 @@ func ticksOf(e *task.Entry, now time.Time) *ticker {
 		return t // the owner does not fire an entry that it cannot parse
 	}
 
-	t.schedule, t.uid, t.after, t.left = s, e.UID, e.From.Time, views.RunsLeft(e, mostTicks+1)
+	t.schedule, t.uid, t.after, t.left = s, e.UID, e.From.Time, views.RunsLeft(e, maxTicks+1)
 	if until, ends := e.Silence(); ends && until.After(t.after) {
 		t.after = until.Time
 	}
@@ -82,11 +82,11 @@ func (t *ticker) nextTick() *upcomingTick {
 	return &upcomingTick{at: at, due: t.schedule.Due(at, t.uid)}
 }
 
-// upTo returns the ticks from first on that are due no later than end, at most mostTicks. more is true if the
+// upTo returns the ticks from first on that are due no later than end, at most maxTicks. more is true if the
 // list was cut off.
 func (t *ticker) upTo(end time.Time, first *upcomingTick) (list []upcomingTick, more bool) {
 	for tick := first; tick != nil && !tick.due.After(end); tick = t.nextTick() {
-		if len(list) == mostTicks {
+		if len(list) == maxTicks {
 			return list, true
 		}
 		list = append(list, *tick)
@@ -110,9 +110,9 @@ func (t *ticker) location() *time.Location {
 // Both lists are compared over the same span: ticksAhead, extended to the first tick of each entry, and
 // shortened where a list was cut off.
 func compareTicks(before, after *task.Entry, now task.Time, most int) *client.TickChange {
-	was, is := ticksOf(before, now.Time), ticksOf(after, now.Time)
+	was, ok := ticksOf(before, now.Time), ticksOf(after, now.Time)
 	end := now.Add(ticksAhead)
-	firstWas, firstIs := was.nextTick(), is.nextTick()
+	firstWas, firstIs := was.nextTick(), ok.nextTick()
 	for _, first := range []*upcomingTick{firstWas, firstIs} {
 		if first != nil && first.due.After(end) {
 			end = first.due
@@ -125,13 +125,13 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		end = earlierOf(end, old[len(old)-1].due)
 	}
 
-	young, more := is.upTo(end.Add(clocksApart), firstIs)
+	young, more := ok.upTo(end.Add(clocksApart), firstIs)
 	if more {
 		end = earlierOf(end, young[len(young)-1].due)
 	}
 
 	c := &client.TickChange{From: now, Until: task.At(end), Ticks: []client.TickMove{}}
-	for _, m := range diffTicks(old, young, was.location(), is.location()) {
+	for _, m := range diffTicks(old, young, was.location(), ok.location()) {
 		if m.firstDue().After(end) {
 			break // the moves are sorted, so all others lie beyond the compared span as well
 		}
@@ -146,7 +146,7 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		}
 
 		if len(c.Ticks) < most {
-			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.asTickTime(was.location()), Is: m.is.asTickTime(is.location())})
+			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.asTickTime(was.location()), Is: m.is.asTickTime(ok.location())})
 		}
 	}
 

@@ -33,13 +33,13 @@ type Viewer struct {
 }
 
 // Task returns the view of a task that was just read or written.
-func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error) {
+func (vi *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error) {
 	var entry *task.Entry
 	if st.EntryMod != 0 {
 		entry = &st.Entry
 	}
 
-	views, err := h.Tasks(ctx, []task.Task{st.Task}, []*task.Entry{entry})
+	views, err := vi.Tasks(ctx, []task.Task{st.Task}, []*task.Entry{entry})
 	if err != nil {
 		return client.Task{}, err
 	}
@@ -48,12 +48,12 @@ func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error)
 }
 
 // TaskAfterWrite returns the view of a task that was just read, or written with this result.
-func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result string) (client.Task, error) {
+func (vi *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result string) (client.Task, error) {
 	if result != client.Created {
-		return h.Task(ctx, st)
+		return vi.Task(ctx, st)
 	}
 
-	views, err := h.NewTasks(ctx, []store.Stored{st})
+	views, err := vi.NewTasks(ctx, []store.Stored{st})
 	if err != nil {
 		return client.Task{}, err
 	}
@@ -62,22 +62,22 @@ func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result str
 }
 
 // Tasks returns the views of tasks. entries contains nil for an entry that cannot be read.
-func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
-	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return entries, nil }, 0, nil)
+func (vi *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
+	return vi.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return entries, nil }, 0, nil)
 }
 
 // ReadTasks returns the views of tasks whose entries are still to be read, each with its last recent runs. failing contains
 // the full names of tasks that their owners know to be failing; it only saves reads.
-func (h *Viewer) ReadTasks(ctx context.Context, tasks []task.Task, recent int, failing map[string]bool) ([]client.Task, error) {
-	refs := h.refsOf(tasks)
-	return h.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return h.Store.Entries(ctx, refs) }, recent, failing)
+func (vi *Viewer) ReadTasks(ctx context.Context, tasks []task.Task, recent int, failing map[string]bool) ([]client.Task, error) {
+	refs := vi.refsOf(tasks)
+	return vi.viewTasks(ctx, tasks, func() ([]*task.Entry, error) { return vi.Store.Entries(ctx, refs) }, recent, failing)
 }
 
 // refsOf returns the places of tasks.
-func (h *Viewer) refsOf(tasks []task.Task) []record.Ref {
+func (vi *Viewer) refsOf(tasks []task.Task) []record.Ref {
 	refs := make([]record.Ref, len(tasks))
 	for i, t := range tasks {
-		refs[i] = h.Ref(t.Namespace, t.Name)
+		refs[i] = vi.Ref(t.Namespace, t.Name)
 	}
 
 	return refs
@@ -92,39 +92,39 @@ type taskRecords struct {
 }
 
 // readRecords reads what the views of tasks are made of, all at the same time, because each part needs an answer of etcd.
-func (h *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) (r taskRecords, err error) {
+func (vi *Viewer) readRecords(ctx context.Context, tasks []task.Task, refs []record.Ref, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) (r taskRecords, err error) {
 	reads := make([]store.OutcomeRead, len(refs))
-	for i, oldest := range h.recent.oldestOf(refs, recent) {
+	for i, oldest := range vi.recent.oldestOf(refs, recent) {
 		reads[i] = store.OutcomeRead{Ref: refs[i], UID: tasks[i].UID, Oldest: oldest, KnownFailing: failing[tasks[i].Namespace+"/"+tasks[i].Name]}
 	}
 
 	g, ctx := callgroup.WithContext(ctx)
 	g.Go(func() (err error) { r.entries, err = readEntries(); return err })
-	g.Go(func() (err error) { r.outcomes, err = h.Store.Outcomes(ctx, reads, recent); return err })
-	g.Go(func() (err error) { r.active, err = h.Store.ActiveKeysOf(ctx, refs); return err })
-	g.Go(func() (err error) { r.freezes, err = h.Store.Freezes(ctx); return err })
+	g.Go(func() (err error) { r.outcomes, err = vi.Store.Outcomes(ctx, reads, recent); return err })
+	g.Go(func() (err error) { r.active, err = vi.Store.ActiveKeysOf(ctx, refs); return err })
+	g.Go(func() (err error) { r.freezes, err = vi.Store.Freezes(ctx); return err })
 
 	if err = g.Wait(); err == nil {
-		h.recent.keep(refs, recent, r.outcomes)
+		vi.recent.keep(refs, recent, r.outcomes)
 	}
 
 	return r, err
 }
 
 // viewTasks returns the views of tasks.
-func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) ([]client.Task, error) {
-	refs := h.refsOf(tasks)
+func (vi *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries func() ([]*task.Entry, error), recent int, failing map[string]bool) ([]client.Task, error) {
+	refs := vi.refsOf(tasks)
 	at := make(map[record.Ref]int, len(tasks))
 	for i, ref := range refs {
 		at[ref] = i
 	}
 
-	read, err := h.readRecords(ctx, tasks, refs, readEntries, recent, failing)
+	read, err := vi.readRecords(ctx, tasks, refs, readEntries, recent, failing)
 	if err != nil {
 		return nil, err
 	}
 
-	now, rights := h.Now.Stamp(), httpapi.RightsOf(ctx)
+	now, rights := vi.Now.Stamp(), httpapi.RightsOf(ctx)
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
 		views[i] = client.Task{Task: FillLists(t)}
@@ -137,7 +137,7 @@ func (h *Viewer) viewTasks(ctx context.Context, tasks []task.Task, readEntries f
 		}
 	}
 
-	if err := h.addActive(ctx, views, &read, at); err != nil {
+	if err := vi.addActive(ctx, views, &read, at); err != nil {
 		return nil, err
 	}
 
@@ -165,24 +165,24 @@ func addPast(v *client.Task, past []task.Run, recent int) {
 
 // NewTasks returns the views of tasks that this request has just created. They have no runs yet, so only the
 // freezes must be read.
-func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
-	freezes, err := h.Store.Freezes(ctx)
+func (vi *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
+	freezes, err := vi.Store.Freezes(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	views := make([]client.Task, len(created))
 	for i := range created {
-		views[i] = h.NewTask(&created[i], &freezes.Freezes)
+		views[i] = vi.NewTask(&created[i], &freezes.Freezes)
 	}
 
 	return views, nil
 }
 
 // NewTask is like NewTasks for one task, if the freezes have been read.
-func (h *Viewer) NewTask(created *store.Stored, freezes *task.Freezes) client.Task {
+func (vi *Viewer) NewTask(created *store.Stored, freezes *task.Freezes) client.Task {
 	v := client.Task{Task: FillLists(created.Task)}
-	fromEntry(&v, &created.Entry, h.Now.Stamp())
+	fromEntry(&v, &created.Entry, vi.Now.Stamp())
 	v.State = stateOf(&v, true, freezes.Of(v.Namespace) != nil, false, false)
 
 	return v
@@ -232,7 +232,7 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 // addActive adds the number of active runs to views, and shows the newest active run if it is newer than the last one that
 // has ended. A run is active if it or one of its parts is in an inbox, or if its parts have begun. Runs of a deleted task of
 // the same name do not count. at maps tasks to their positions in views.
-func (h *Viewer) addActive(ctx context.Context, views []client.Task, read *taskRecords, at map[record.Ref]int) error {
+func (vi *Viewer) addActive(ctx context.Context, views []client.Task, read *taskRecords, at map[record.Ref]int) error {
 	newest := map[int]record.RunKey{}
 
 	parents := map[record.RunKey]bool{} // the parts of a run count as one run
@@ -255,7 +255,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, read *taskR
 			continue
 		}
 
-		if parent, _, is := task.ParentOf(k.Run); is {
+		if parent, _, ok := task.ParentOf(k.Run); ok {
 			addParent(i, record.RunKey{Ref: k.Ref, Run: parent})
 			continue
 		}
@@ -278,7 +278,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, read *taskR
 		}
 	}
 
-	held, err := h.Store.Attempts(ctx, wanted)
+	held, err := vi.Store.Attempts(ctx, wanted)
 	if err != nil {
 		return err
 	}

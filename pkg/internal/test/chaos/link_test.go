@@ -55,63 +55,63 @@ func openLink(listen, target, header string) (*link, error) {
 }
 
 // set changes the fault for a caller.
-func (k *link) set(caller string, w linkFault) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (l *link) set(caller string, w linkFault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	k.faults[caller] = w
-	close(k.changed)
-	k.changed = make(chan struct{})
+	l.faults[caller] = w
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
-func (k *link) faultFor(caller string) (linkFault, <-chan struct{}) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.faults[caller], k.changed
+func (l *link) faultFor(caller string) (linkFault, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.faults[caller], l.changed
 }
 
-func (k *link) close() {
-	k.mu.Lock()
-	k.closed = true
-	for c := range k.conns {
+func (l *link) close() {
+	l.mu.Lock()
+	l.closed = true
+	for c := range l.conns {
 		c.Close()
 	}
 
-	close(k.changed)
-	k.changed = make(chan struct{})
-	k.mu.Unlock()
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
 
-	k.l.Close()
-	k.wg.Wait()
+	l.l.Close()
+	l.wg.Wait()
 }
 
-func (k *link) accept() {
+func (l *link) accept() {
 	for {
-		c, err := k.l.Accept()
+		c, err := l.l.Accept()
 		if err != nil {
 			return
 		}
-		k.wg.Go(func() { k.serve(c.(*net.TCPConn)) })
+		l.wg.Go(func() { l.serve(c.(*net.TCPConn)) })
 	}
 }
 
-func (k *link) serve(client *net.TCPConn) {
+func (l *link) serve(client *net.TCPConn) {
 	defer client.Close()
 
-	if !k.enter(client, "") {
+	if !l.enter(client, "") {
 		return
 	}
 
-	defer k.leave(client)
+	defer l.leave(client)
 
 	caller, head := "", []byte(nil)
-	if k.header != "" {
-		if caller, head = firstHeader(client, k.header); !k.enter(client, caller) {
+	if l.header != "" {
+		if caller, head = firstHeader(client, l.header); !l.enter(client, caller) {
 			return
 		}
 	}
 
-	server, err := net.DialTimeout("tcp", k.target, 5*time.Second)
+	server, err := net.DialTimeout("tcp", l.target, 5*time.Second)
 	if err != nil {
 		client.SetLinger(0) // reset the connection, as a host does for a port without a listener
 		return
@@ -119,42 +119,42 @@ func (k *link) serve(client *net.TCPConn) {
 
 	defer server.Close()
 
-	if !k.enter(server, caller) {
+	if !l.enter(server, caller) {
 		return
 	}
 
-	defer k.leave(server)
+	defer l.leave(server)
 
 	done := make(chan struct{})
 	both := sync.OnceFunc(func() { close(done); client.Close(); server.Close() })
 	var pipes sync.WaitGroup
 	pipes.Go(func() {
 		defer both()
-		k.pipe(server, io.MultiReader(bytes.NewReader(head), client), caller, true, done)
+		l.pipe(server, io.MultiReader(bytes.NewReader(head), client), caller, true, done)
 	})
 
-	pipes.Go(func() { defer both(); k.pipe(client, server, caller, false, done) })
-	pipes.Go(func() { defer both(); k.resetting(client, caller, done) })
+	pipes.Go(func() { defer both(); l.pipe(client, server, caller, false, done) })
+	pipes.Go(func() { defer both(); l.resetting(client, caller, done) })
 	pipes.Wait()
 }
 
-func (k *link) enter(c net.Conn, caller string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (l *link) enter(c net.Conn, caller string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	if k.closed {
+	if l.closed {
 		return false
 	}
 
-	k.conns[c] = caller
+	l.conns[c] = caller
 
 	return true
 }
 
-func (k *link) leave(c net.Conn) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.conns, c)
+func (l *link) leave(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
 }
 
 // piece is some bytes and the time at which they are due.
@@ -163,14 +163,14 @@ type piece struct {
 	due time.Time
 }
 
-func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <-chan struct{}) {
+func (l *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <-chan struct{}) {
 	pieces := make(chan piece, 64)
 	go func() {
 		defer close(pieces)
 		for buf := make([]byte, 32<<10); ; {
 			n, err := from.Read(buf)
 			if n > 0 {
-				w, _ := k.faultFor(caller)
+				w, _ := l.faultFor(caller)
 				p := piece{bytes.Clone(buf[:n]), time.Now().Add(w.Delay)}
 				if rand.IntN(100) < w.Loss {
 					p.due = p.due.Add(retransmitDelays[rand.IntN(len(retransmitDelays))] * time.Millisecond)
@@ -190,7 +190,7 @@ func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <
 	}()
 
 	for p := range pieces {
-		if !k.pass(caller, up, p.due, done) {
+		if !l.pass(caller, up, p.due, done) {
 			return
 		}
 		if _, err := to.Write(p.b); err != nil {
@@ -200,7 +200,7 @@ func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <
 }
 
 // pass waits until bytes that are due at a time may continue. It returns false when the connection ends.
-func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{}) bool {
+func (l *link) pass(caller string, up bool, due time.Time, done <-chan struct{}) bool {
 	if wait := time.Until(due); wait > 0 {
 		select {
 		case <-time.After(wait):
@@ -210,7 +210,7 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 	}
 
 	for {
-		w, changed := k.faultFor(caller)
+		w, changed := l.faultFor(caller)
 		if blocked := up && w.CutUp || !up && w.CutDown; !blocked {
 			return true
 		}
@@ -224,9 +224,9 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 }
 
 // resetting ends the connection with a reset, a moment after the fault requires that.
-func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{}) {
+func (l *link) resetting(client *net.TCPConn, caller string, done <-chan struct{}) {
 	for {
-		w, changed := k.faultFor(caller)
+		w, changed := l.faultFor(caller)
 		var moment <-chan time.Time
 		if w.Reset {
 			moment = time.After(rand.N(time.Second))

@@ -46,8 +46,8 @@ func (j *accessJudge) checkRevision(d *delta, events []Event) {
 	listed := map[object]int{}
 
 	for _, ev := range events {
-		id, is := strings.CutPrefix(ev.Key, j.keys.AuditRecords())
-		if !is {
+		id, ok := strings.CutPrefix(ev.Key, j.keys.AuditRecords())
+		if !ok {
 			continue
 		}
 
@@ -153,8 +153,8 @@ func (j *accessJudge) applyRecords(events []Event) {
 	announced, unannounced := false, ""
 
 	for _, ev := range events {
-		rest, is := strings.CutPrefix(ev.Key, j.keys.Access())
-		if !is {
+		rest, ok := strings.CutPrefix(ev.Key, j.keys.Access())
+		if !ok {
 			continue
 		}
 

@@ -14,8 +14,8 @@ import (
 
 // How long a session and a login link may last at most.
 const (
-	mostSessionAge = 8 * time.Hour
-	mostLinkAge    = 10 * time.Minute
+	maxSessionAge = 8 * time.Hour
+	maxLinkAge    = 10 * time.Minute
 )
 
 // sessionOperations need no right, but only a token, a session or a login link.
@@ -93,12 +93,12 @@ func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used ta
 		return faultOfLogin(t, s, a)
 	}
 
-	parent, age := a.Token, mostSessionAge
+	parent, age := a.Token, maxSessionAge
 
 	switch {
 	case a.Operation == "create-session" && s.Kind == task.TokenKindSession:
 	case a.Operation == "create-login-link" && s.Kind == task.TokenKindLink:
-		age = mostLinkAge
+		age = maxLinkAge
 	case a.Operation == "use-login-link" && s.Kind == task.TokenKindSession:
 		parent = used.Parent
 	default:
@@ -138,7 +138,7 @@ func faultOfLogin(t *access.Table, s *task.Token, a *task.AuditRecord) string {
 		return fmt.Sprintf("it is one of %s", s.Subject)
 	case slices.ContainsFunc(s.Groups, isForeign):
 		return fmt.Sprintf("it has groups of another provider: %v", s.Groups)
-	case s.Until.IsZero() || s.Until.After(a.Time.Add(mostSessionAge+time.Second)):
+	case s.Until.IsZero() || s.Until.After(a.Time.Add(maxSessionAge+time.Second)):
 		return fmt.Sprintf("it ends at %s, which is too late", formatTime(s.Until.Time))
 	case !holdsLiveBinding(t, append([]string{s.Subject}, s.Groups...), a.Time.Add(-authorizationLag)):
 		return "no binding that lasts names the subject or one of its groups"

@@ -120,14 +120,14 @@ func newDelta() *delta {
 
 // recordedRun returns the record that the change writes for the run, and its key; nil if it only deletes. A
 // final record takes precedence over an inbox record, and that over a queue record.
-func (ch *runChange) recordedRun() (*task.Run, string) {
+func (r *runChange) recordedRun() (*task.Run, string) {
 	switch {
-	case ch.ended != nil:
-		return ch.ended, ch.endedKey
-	case len(ch.puts) > 0:
-		return &ch.puts[0].Run, ch.puts[0].key
-	case ch.queued != nil:
-		return &ch.queued.Run, ch.queueKey
+	case r.ended != nil:
+		return r.ended, r.endedKey
+	case len(r.puts) > 0:
+		return &r.puts[0].Run, r.puts[0].key
+	case r.queued != nil:
+		return &r.queued.Run, r.queueKey
 	}
 
 	return nil, ""

@@ -61,9 +61,9 @@ type scheduleEpoch struct {
 
 // silenceUntil removes the ticks up to an instant from the epoch, as a pause with an end does. Zero changes
 // nothing.
-func (st *scheduleEpoch) silenceUntil(until int64) {
+func (s *scheduleEpoch) silenceUntil(until int64) {
 	if until != 0 {
-		st.silentUntil, st.start = until, max(st.start, until)
+		s.silentUntil, s.start = until, max(s.start, until)
 	}
 }
 
@@ -110,22 +110,22 @@ type runEnd struct {
 func isFailure(s task.State) bool { return s == task.Failed || s == task.TimedOut || s == task.Lost }
 
 // countDecidedRun counts a tick that became a run in the given revision.
-func (l *incarnation) countDecidedRun(rev int64) {
-	if l.decidedRunsRev != rev {
-		l.decidedRunsRev, l.decidedRuns = rev, 0
+func (in *incarnation) countDecidedRun(rev int64) {
+	if in.decidedRunsRev != rev {
+		in.decidedRunsRev, in.decidedRuns = rev, 0
 	}
-	l.decidedRuns++
+	in.decidedRuns++
 }
 
 // countEnd adds the final end of a run. Records of ticks that did not run are not ends.
-func (l *incarnation) countEnd(rev int64, e *task.Run) {
+func (in *incarnation) countEnd(rev int64, e *task.Run) {
 	if e.State == task.Skipped || e.State == task.Missed {
 		return
 	}
-	l.ends = append(l.ends, runEnd{rev, unixMS(e.EndedAt), e.State})
-	l.lastEnd = max(l.lastEnd, unixMS(e.EndedAt))
+	in.ends = append(in.ends, runEnd{rev, unixMS(e.EndedAt), e.State})
+	in.lastEnd = max(in.lastEnd, unixMS(e.EndedAt))
 	if e.State == task.Succeeded {
-		l.lastSuccess = rev
+		in.lastSuccess = rev
 	}
 }
 

@@ -55,52 +55,52 @@ func stateOfCause(cause string) task.State {
 }
 
 // addChunk adds what a chunk counts, factor times.
-func (n ledgerCounts) addChunk(c *chunkState, factor int64) {
+func (l ledgerCounts) addChunk(c *chunkState, factor int64) {
 	for _, s := range c.Spans {
-		n[countedTicks+string(task.Succeeded)] += factor * s.Count
+		l[countedTicks+string(task.Succeeded)] += factor * s.Count
 	}
 
 	for _, e := range c.Exceptions {
-		n[countedTicks+string(e.State)] += factor * e.Count
+		l[countedTicks+string(e.State)] += factor * e.Count
 	}
 
 	for _, h := range c.Hours {
 		for cause, count := range h.Causes {
-			n[countedTicks+string(stateOfCause(cause))] += factor * count
+			l[countedTicks+string(stateOfCause(cause))] += factor * count
 		}
 	}
 
 	for _, e := range c.Requested {
-		n[countedRequested+string(e.State)] += factor * e.Count
+		l[countedRequested+string(e.State)] += factor * e.Count
 	}
 
 	for cause, count := range c.RequestedMore {
-		n[countedRequested+string(stateOfCause(cause))] += factor * count
+		l[countedRequested+string(stateOfCause(cause))] += factor * count
 	}
 
-	n[countedBroken] += factor * c.Unreadable
+	l[countedBroken] += factor * c.Unreadable
 }
 
 // addTrimmed adds a deleted record.
-func (n ledgerCounts) addTrimmed(r trimmedRecord) {
+func (l ledgerCounts) addTrimmed(r trimmedRecord) {
 	switch {
 	case r.run == nil:
-		n[countedBroken]++
+		l[countedBroken]++
 	case r.run.tick == 0:
-		n[countedRequested+string(r.run.state)]++
+		l[countedRequested+string(r.run.state)]++
 	default:
-		n[countedTicks+string(r.run.state)] += r.run.ticks()
+		l[countedTicks+string(r.run.state)] += r.run.ticks()
 	}
 }
 
-// differences returns what n counts otherwise than want.
-func (n ledgerCounts) differences(want ledgerCounts) (all []string) {
-	keys := maps.Clone(n)
+// differences returns what l counts otherwise than want.
+func (l ledgerCounts) differences(want ledgerCounts) (all []string) {
+	keys := maps.Clone(l)
 	maps.Copy(keys, want)
 
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		if n[k] != want[k] {
-			all = append(all, fmt.Sprintf("%s: %d instead of %d", k, n[k], want[k]))
+		if l[k] != want[k] {
+			all = append(all, fmt.Sprintf("%s: %d instead of %d", k, l[k], want[k]))
 		}
 	}
 

@@ -440,19 +440,19 @@ func (h hand) fanOut(tick float64) *fannedOut {
 }
 
 // put writes the record of the run.
-func (r *fannedOut) put() op {
-	fan := r.fan
-	r.run.Fan = &fan
+func (f *fannedOut) put() op {
+	fan := f.fan
+	f.run.Fan = &fan
 
-	return r.h.waiting(r.h.simTask, task.Waiting{Run: r.run})
+	return f.h.waiting(f.h.simTask, task.Waiting{Run: f.run})
 }
 
 // giveOut dispatches the part to node a.
-func (r *fannedOut) giveOut() task.Run {
-	part := r.h.tickRun(r.h.simTask, 0, task.TriggerPart, task.Dispatched)
-	part.ID, part.ScheduledTime, part.PartCount = task.PartID(r.run.ID, 0), r.run.ScheduledTime, 1
-	r.fan.Left = nil
-	r.h.sealed(r.put(), r.h.dispatch(r.h.simTask, part, "a"))
+func (f *fannedOut) giveOut() task.Run {
+	part := f.h.tickRun(f.h.simTask, 0, task.TriggerPart, task.Dispatched)
+	part.ID, part.ScheduledTime, part.PartCount = task.PartID(f.run.ID, 0), f.run.ScheduledTime, 1
+	f.fan.Left = nil
+	f.h.sealed(f.put(), f.h.dispatch(f.h.simTask, part, "a"))
 
 	return part
 }

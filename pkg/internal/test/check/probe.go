@@ -296,9 +296,9 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 
 // Siblings reports whether two ids belong to parts of the same run.
 func Siblings(a, b string) bool {
-	of, _, is := task.ParentOf(a)
+	of, _, ok := task.ParentOf(a)
 	other, _, too := task.ParentOf(b)
-	return is && too && of == other
+	return ok && too && of == other
 }
 
 // readProbes parses a log. It reports lines that are not probe lines, and leaves them out.

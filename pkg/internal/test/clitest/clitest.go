@@ -87,7 +87,7 @@ func (s *state) runCommand(ts *testscript.TestScript, args []string, out, errs i
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
 
-	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteWithin: Patience, CompleteFor: Patience})
+	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteTimeout: Patience, CompleteFor: Patience})
 }
 
 func cmdCarillon(ts *testscript.TestScript, neg bool, args []string) {

@@ -205,7 +205,7 @@ func (o Owner) activeRuns(ctx context.Context) (map[record.Ref][]string, error) 
 	active := map[record.Ref][]string{}
 	for _, k := range keys {
 		run := k.Run
-		if parent, _, is := task.ParentOf(run); is {
+		if parent, _, ok := task.ParentOf(run); ok {
 			run = parent
 		}
 		active[k.Ref] = append(active[k.Ref], run)

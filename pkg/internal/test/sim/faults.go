@@ -127,9 +127,9 @@ func drainOne(w *world) func(*world) {
 	return func(*world) { n.restartWhenClean() }
 }
 
-// joinOne adds a node, up to mostNodes.
+// joinOne adds a node, up to maxNodes.
 func joinOne(w *world) func(*world) {
-	if len(w.nodes) >= mostNodes {
+	if len(w.nodes) >= maxNodes {
 		return nil
 	}
 	w.addNode().startDaemon()

@@ -162,13 +162,13 @@ func (l *lister) reachableProcesses() (list []*process) {
 	return list
 }
 
-// answerWithin is how long an asker waits for a node.
-const answerWithin = time.Second
+// answerTimeout is how long an asker waits for a node.
+const answerTimeout = time.Second
 
 // askNodes asks processes at the same time. without contains, by node, the shards that it is to leave out. The result
 // contains the answers of the nodes that have answered.
 func (a *asker) askNodes(ctx context.Context, q *readmodel.Query, processes []*process, without map[string][]int) map[string]readmodel.NodeAnswer {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 
 	var wg sync.WaitGroup
@@ -213,7 +213,7 @@ func answerWhenIdle(ctx context.Context, p *process, q *readmodel.Query, without
 // drawTransit draws how long a request or an answer takes.
 func (a *asker) drawTransit() time.Duration {
 	if a.rng.IntN(4) == 0 {
-		return durationBetween(a.rng, 0, answerWithin/2)
+		return durationBetween(a.rng, 0, answerTimeout/2)
 	}
 	return durationBetween(a.rng, 0, 8*time.Millisecond)
 }

@@ -39,13 +39,13 @@ func TestLists_AreNeverWrongAndComplete(t *testing.T) {
 	}
 
 	// Continue until enough is reached, but not for ever.
-	const mostSeeds = 60
+	const maxSeeds = 60
 	total := map[string]int{}
 	unreached := func() []string {
 		return slices.DeleteFunc(slices.Clone(listPaths), func(path string) bool { return total[path] > 0 })
 	}
 
-	for seed := first + 1; seed <= first+mostSeeds && (total["list"] < lists || len(unreached()) > 0); seed++ {
+	for seed := first + 1; seed <= first+maxSeeds && (total["list"] < lists || len(unreached()) > 0); seed++ {
 		r := sim.RunLists(t, seed, o)
 		requireNoViolation(t, &r)
 

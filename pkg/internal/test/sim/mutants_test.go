@@ -339,9 +339,9 @@ func TestMutants_AreCaught(t *testing.T) {
 }
 
 const (
-	mostSeeds = 100              // simulations of a mutant; each takes about a second. The rarest mutant is caught by one in seven
-	patience  = 90 * time.Second // for runs to end; with a mutant they may never end
-	seedMark  = "caught by seed "
+	maxSeeds = 100              // simulations of a mutant; each takes about a second. The rarest mutant is caught by one in seven
+	patience = 90 * time.Second // for runs to end; with a mutant they may never end
+	seedMark = "caught by seed "
 )
 
 // requireCaught simulates seeds until one breaks a guarantee of the detection, and logs that seed.
@@ -349,7 +349,7 @@ func requireCaught(t *testing.T, h detection) {
 	t.Helper()
 
 	others := map[string]int{}
-	for seed := uint64(1); seed <= mostSeeds; seed++ {
+	for seed := uint64(1); seed <= maxSeeds; seed++ {
 		o := h.in.Options
 		o.Patience = patience
 		r := sim.Run(t, seed, o)
@@ -364,7 +364,7 @@ func requireCaught(t *testing.T, h detection) {
 		}
 	}
 
-	t.Fatalf("not caught by %v in %d simulations of %q; other violations: %v", h.by, mostSeeds, h.in.name, others)
+	t.Fatalf("not caught by %v in %d simulations of %q; other violations: %v", h.by, maxSeeds, h.in.name, others)
 }
 
 // cleanRuns are simulations without a mutant. Several mutants can share one.

@@ -48,29 +48,29 @@ func (n *network) listenAt(at string) (net.Listener, error) {
 }
 
 // Accept returns the next connection, or an error after Close.
-func (d *listener) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	select {
-	case c := <-d.calls:
+	case c := <-l.calls:
 		return c, nil
-	case <-d.shut:
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: d.at, Err: net.ErrClosed}
+	case <-l.shut:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.at, Err: net.ErrClosed}
 	}
 }
 
 // Close frees the address. Connections stay open.
-func (d *listener) Close() error {
-	d.net.mu.Lock()
-	defer d.net.mu.Unlock()
+func (l *listener) Close() error {
+	l.net.mu.Lock()
+	defer l.net.mu.Unlock()
 
-	if d.net.listeners[string(d.at)] == d {
-		delete(d.net.listeners, string(d.at))
-		close(d.shut)
+	if l.net.listeners[string(l.at)] == l {
+		delete(l.net.listeners, string(l.at))
+		close(l.shut)
 	}
 
 	return nil
 }
 
-func (d *listener) Addr() net.Addr { return d.at }
+func (l *listener) Addr() net.Addr { return l.at }
 
 // closeAddress closes a listener and its connections, as the death of its process does.
 func (n *network) closeAddress(at string) {

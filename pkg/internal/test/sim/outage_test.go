@@ -121,96 +121,96 @@ func newOutage(t *testing.T, life context.Context, tasks int) *outage {
 	return w
 }
 
-func (w *outage) setClocks(skew time.Duration) {
-	w.behind = skew
-	for _, n := range w.nodes {
+func (o *outage) setClocks(skew time.Duration) {
+	o.behind = skew
+	for _, n := range o.nodes {
 		n.skew.Store(int64(skew))
 	}
 }
 
 // now returns the time by the nodes' clocks.
-func (w *outage) now() time.Time { return time.Now().Add(w.behind) }
+func (o *outage) now() time.Time { return time.Now().Add(o.behind) }
 
 // second waits for a second of a minute by the nodes' clocks.
-func (w *outage) second(of int) {
-	now := w.now()
+func (o *outage) second(of int) {
+	now := o.now()
 	next := now.Truncate(time.Minute).Add(time.Duration(of) * time.Second)
 	if !next.After(now) {
 		next = next.Add(time.Minute)
 	}
 
-	w.sleep(next.Sub(now))
+	o.sleep(next.Sub(now))
 }
 
-func (w *outage) play(day func()) {
-	for _, name := range w.names {
-		w.nodes[name].startDaemon()
+func (o *outage) play(day func()) {
+	for _, name := range o.names {
+		o.nodes[name].startDaemon()
 	}
 
 	var c *client.Client
-	w.wait(30*time.Second, "the shards have no owner", func() bool {
-		if c = w.clientOf(w.nodes[w.names[0]]); c == nil {
+	o.wait(30*time.Second, "the shards have no owner", func() bool {
+		if c = o.clientOf(o.nodes[o.names[0]]); c == nil {
 			return false
 		}
-		st, err := c.Cluster.Status(w.life)
+		st, err := c.Cluster.Status(o.life)
 		return err == nil && st.ShardsOwned == st.Shards
 	})
 
-	if err := w.requestByPath(w.life, w.nodes[w.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": w.rate}, nil); err != nil {
-		w.abort(err)
+	if err := o.requestByPath(o.life, o.nodes[o.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": o.rate}, nil); err != nil {
+		o.abort(err)
 	}
 
-	for r, err := range c.Tasks.ApplyAll(w.life, w.specs(), client.BatchOptions{}) {
+	for r, err := range c.Tasks.ApplyAll(o.life, o.specs(), client.BatchOptions{}) {
 		if err == nil && r.Error != nil {
 			err = fmt.Errorf("%+v", r.Error)
 		}
 
 		if err != nil {
-			w.abort(err)
+			o.abort(err)
 		}
 	}
 
-	w.second(30) // each task has had at least one tick
-	w.second(30)
+	o.second(30) // each task has had at least one tick
+	o.second(30)
 
-	for _, name := range w.names {
-		w.nodes[name].drainDaemon()
+	for _, name := range o.names {
+		o.nodes[name].drainDaemon()
 	}
 
-	w.wait(5*time.Minute, "nodes do not drain", func() bool {
-		return !slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(n *node) bool { return !isClosed(n.former) })
+	o.wait(5*time.Minute, "nodes do not drain", func() bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(o.nodes)), func(n *node) bool { return !isClosed(n.former) })
 	})
 
-	w.stopped = w.now()
+	o.stopped = o.now()
 	day()
-	w.second(20)
+	o.second(20)
 
-	w.back = w.now()
-	for _, name := range w.names {
-		w.nodes[name].startDaemon()
+	o.back = o.now()
+	for _, name := range o.names {
+		o.nodes[name].startDaemon()
 	}
 
 	var owed int64
-	for i := range w.tasks {
+	for i := range o.tasks {
 		owed += kinds[i%len(kinds)].run
 	}
 
-	w.sleep(time.Duration(owed/int64(w.rate)) * time.Second)
-	w.second(30)
-	w.second(30)
-	w.wait(5*time.Minute, "there are runs that wait", w.isIdle)
-	w.stopProcesses()
+	o.sleep(time.Duration(owed/int64(o.rate)) * time.Second)
+	o.second(30)
+	o.second(30)
+	o.wait(5*time.Minute, "there are runs that wait", o.isIdle)
+	o.stopProcesses()
 }
 
-func (w *outage) wait(most time.Duration, what string, holds func() bool) {
-	if !w.waitUntil(most, holds) {
-		w.abort(fmt.Errorf("%s", what))
+func (o *outage) wait(most time.Duration, what string, holds func() bool) {
+	if !o.waitUntil(most, holds) {
+		o.abort(fmt.Errorf("%s", what))
 	}
 }
 
-func (w *outage) specs() iter.Seq[task.Spec] {
+func (o *outage) specs() iter.Seq[task.Spec] {
 	return func(yield func(task.Spec) bool) {
-		for i := range w.tasks {
+		for i := range o.tasks {
 			s := task.Defaults()
 			k := kinds[i%len(kinds)]
 			s.Name, s.Namespace, s.Schedule = fmt.Sprintf("%s-%05d", k.name, i), simNamespace, task.Schedules{"* * * * *"}
@@ -228,9 +228,9 @@ type tally struct {
 	missed map[string]int64
 }
 
-func (w *outage) judge(events []check.Event) {
-	t, keys := w.t, w.admin.Keys()
-	r := check.Check(keys, events, check.Options{Until: w.back.Add(time.Minute), Ended: true, Remembered: true})
+func (o *outage) judge(events []check.Event) {
+	t, keys := o.t, o.admin.Keys()
+	r := check.Check(keys, events, check.Options{Until: o.back.Add(time.Minute), Ended: true, Remembered: true})
 	if !r.OK() {
 		t.Errorf("%s", r.String())
 	}
@@ -252,8 +252,8 @@ func (w *outage) judge(events []check.Event) {
 			switch {
 			case one.Trigger == task.TriggerCatchUp:
 				caughtUp = append(caughtUp, one.DispatchedAt.UnixMilli())
-				w.of(came, a.Ref.Name).run++
-			case one.ScheduledTime.After(w.back):
+				o.of(came, a.Ref.Name).run++
+			case one.ScheduledTime.After(o.back):
 				latest = max(latest, one.DispatchedAt.Sub(one.ScheduledTime.Time))
 			}
 		case inShard && k.Kind == record.KindEnded:
@@ -263,16 +263,16 @@ func (w *outage) judge(events []check.Event) {
 			}
 
 			if one.State == task.Missed {
-				w.of(came, k.Ref.Name).missed[one.Reason] += one.Ticks()
+				o.of(came, k.Ref.Name).missed[one.Reason] += one.Ticks()
 			}
 		}
 	}
 
-	ticks := int64(w.back.Truncate(time.Minute).Sub(w.stopped.Truncate(time.Minute)) / time.Minute)
+	ticks := int64(o.back.Truncate(time.Minute).Sub(o.stopped.Truncate(time.Minute)) / time.Minute)
 
-	for i := range w.tasks {
+	for i := range o.tasks {
 		k := kinds[i%len(kinds)]
-		got := w.of(came, fmt.Sprintf("%s-%05d", k.name, i))
+		got := o.of(came, fmt.Sprintf("%s-%05d", k.name, i))
 		want := map[string]int64{task.ReasonWindow: ticks - k.window, task.ReasonNoOwner: k.window - k.run}
 		maps.DeleteFunc(want, func(_ string, n int64) bool { return n == 0 })
 
@@ -281,17 +281,17 @@ func (w *outage) judge(events []check.Event) {
 		}
 	}
 
-	w.judgePace(caughtUp)
+	o.judgePace(caughtUp)
 
 	if ticksLate := time.Second; latest > ticksLate {
 		t.Errorf("while it caught up, a tick was %s late", latest)
 	}
 
 	t.Logf("%d tasks, %d ticks each missed; %d runs caught up with, %d a second; ticks meanwhile at most %s late; by the oracle %d ticks, %d without an outcome",
-		w.tasks, ticks, len(caughtUp), w.rate, latest, r.Summary.Ticks, r.Summary.Undecided)
+		o.tasks, ticks, len(caughtUp), o.rate, latest, r.Summary.Ticks, r.Summary.Undecided)
 }
 
-func (w *outage) of(came map[string]*tally, name string) *tally {
+func (o *outage) of(came map[string]*tally, name string) *tally {
 	if came[name] == nil {
 		came[name] = &tally{missed: map[string]int64{}}
 	}
@@ -300,23 +300,23 @@ func (w *outage) of(came map[string]*tally, name string) *tally {
 
 // judgePace checks that in no period more runs started than the rate allows, including a burst of one second's
 // worth, and that all of them took no longer than necessary.
-func (w *outage) judgePace(at []int64) {
+func (o *outage) judgePace(at []int64) {
 	slices.Sort(at)
-	rate, burst := float64(w.rate)/1000, float64(w.rate+len(w.names))
+	rate, burst := float64(o.rate)/1000, float64(o.rate+len(o.names))
 
 	for i := range at {
-		for _, span := range []int{w.rate / 2, w.rate * 2, w.rate * 10, len(at)} {
+		for _, span := range []int{o.rate / 2, o.rate * 2, o.rate * 10, len(at)} {
 			if j := min(i+span, len(at)-1); float64(j-i+1) > rate*float64(at[j]-at[i])+burst+1 {
-				w.t.Errorf("%d runs were started within %d ms of catching up: at most %d a second should be; in the seconds since %s: %v",
-					j-i+1, at[j]-at[i], w.rate, w.back, perSecond(at))
+				o.t.Errorf("%d runs were started within %d ms of catching up: at most %d a second should be; in the seconds since %s: %v",
+					j-i+1, at[j]-at[i], o.rate, o.back, perSecond(at))
 				return
 			}
 		}
 	}
 
 	if n := len(at); n > 0 {
-		if took := time.Duration(at[n-1]-at[0]) * time.Millisecond; took.Seconds() > 1.25*float64(n)/float64(w.rate)+2 {
-			w.t.Errorf("catching up with %d runs took %s, at %d a second", n, took, w.rate)
+		if took := time.Duration(at[n-1]-at[0]) * time.Millisecond; took.Seconds() > 1.25*float64(n)/float64(o.rate)+2 {
+			o.t.Errorf("catching up with %d runs took %s, at %d a second", n, took, o.rate)
 		}
 	}
 }

@@ -149,20 +149,20 @@ func (s *stallMeter) longest() time.Duration {
 }
 
 // exact reports whether the story continued without a pause.
-func (w *policyCluster) exact() bool {
-	return w.stalls == nil || w.stalls.longest() < maxStall
+func (p *policyCluster) exact() bool {
+	return p.stalls == nil || p.stalls.longest() < maxStall
 }
 
 // differs reports a wrong outcome, unless a pause explains it.
-func (w *policyCluster) differs(format string, args ...any) {
-	w.t.Helper()
+func (p *policyCluster) differs(format string, args ...any) {
+	p.t.Helper()
 
-	if w.exact() {
-		w.t.Errorf(format, args...)
+	if p.exact() {
+		p.t.Errorf(format, args...)
 		return
 	}
 
-	w.t.Logf("after a pause of %s: %s", w.stalls.longest(), fmt.Sprintf(format, args...))
+	p.t.Logf("after a pause of %s: %s", p.stalls.longest(), fmt.Sprintf(format, args...))
 }
 
 func newPolicyCluster(t *testing.T, life context.Context) *policyCluster {
@@ -173,132 +173,132 @@ func newPolicyCluster(t *testing.T, life context.Context) *policyCluster {
 }
 
 // at waits until that many seconds of the story have passed.
-func (w *policyCluster) at(seconds float64) {
-	w.sleep(time.Until(w.start.Add(time.Duration(seconds * float64(time.Second)))))
+func (p *policyCluster) at(seconds float64) {
+	p.sleep(time.Until(p.start.Add(time.Duration(seconds * float64(time.Second)))))
 }
 
 // play executes the story.
-func (w *policyCluster) play() {
-	w.executor.startDaemon()
-	w.owner.startDaemon()
-	c := w.ready()
-	w.start = time.Now().Add(7 * time.Second).Truncate(time.Second)
+func (p *policyCluster) play() {
+	p.executor.startDaemon()
+	p.owner.startDaemon()
+	c := p.ready()
+	p.start = time.Now().Add(7 * time.Second).Truncate(time.Second)
 
 	for _, s := range situations {
-		w.must(func() error { _, err := c.Tasks.Apply(w.life, s.task(w.start), client.ApplyOptions{}); return err })
+		p.must(func() error { _, err := c.Tasks.Apply(p.life, s.task(p.start), client.ApplyOptions{}); return err })
 	}
 
-	w.must(func() error { _, err := c.Tasks.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
+	p.must(func() error { _, err := c.Tasks.Apply(p.life, p.chained(), client.ApplyOptions{}); return err })
 
-	if late := time.Since(w.start); late > 0 {
-		w.differs("the story should have begun %s ago", late)
+	if late := time.Since(p.start); late > 0 {
+		p.differs("the story should have begun %s ago", late)
 	}
 
-	w.at(2.9)
-	w.must(func() error {
-		return w.requestByPath(w.life, w.executor, http.MethodPut, freezePath(frozenNamespace), map[string]string{"reason": "frost"}, nil)
+	p.at(2.9)
+	p.must(func() error {
+		return p.requestByPath(p.life, p.executor, http.MethodPut, freezePath(frozenNamespace), map[string]string{"reason": "frost"}, nil)
 	})
 
-	w.at(5)
-	w.must(func() error {
-		_, err := w.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(w.start.Add(17 * time.Second)), "pause_reason": "again"})
+	p.at(5)
+	p.must(func() error {
+		_, err := p.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(p.start.Add(17 * time.Second)), "pause_reason": "again"})
 		return err
 	})
 
-	w.at(ownerDies)
-	w.owner.killDaemon(true)
-	w.at(successorStarts)
-	w.successor.startDaemon()
-	w.at(successorReady)
-	w.at(17)
-	w.must(func() error {
-		return w.requestByPath(w.life, w.executor, http.MethodDelete, freezePath(frozenNamespace), nil, nil)
+	p.at(ownerDies)
+	p.owner.killDaemon(true)
+	p.at(successorStarts)
+	p.successor.startDaemon()
+	p.at(successorReady)
+	p.at(17)
+	p.must(func() error {
+		return p.requestByPath(p.life, p.executor, http.MethodDelete, freezePath(frozenNamespace), nil, nil)
 	})
-	w.at(19.2)
-	w.must(func() error { _, err := c.Tasks.Resume(w.life, simNamespace, "pause-after", 0); return err })
-	w.at(20.5)
-	w.must(func() error {
-		runs, err := c.Runs.ListByTask(w.life, simNamespace, "replace", client.RunListOptions{})
+	p.at(19.2)
+	p.must(func() error { _, err := c.Tasks.Resume(p.life, simNamespace, "pause-after", 0); return err })
+	p.at(20.5)
+	p.must(func() error {
+		runs, err := c.Runs.ListByTask(p.life, simNamespace, "replace", client.RunListOptions{})
 		for _, r := range runs {
 			if err == nil && r.State.Active() {
-				_, err = c.Runs.Cancel(w.life, simNamespace, "replace", r.ID)
+				_, err = c.Runs.Cancel(p.life, simNamespace, "replace", r.ID)
 			}
 		}
 
 		return err
 	})
 
-	w.at(storyEnds)
+	p.at(storyEnds)
 
-	if !w.waitUntil(2*time.Minute, w.isIdle) {
-		w.t.Error("there are runs that do not end")
+	if !p.waitUntil(2*time.Minute, p.isIdle) {
+		p.t.Error("there are runs that do not end")
 	}
 
-	w.stopProcesses()
+	p.stopProcesses()
 }
 
 // chained returns a task whose ticks count from the ends of its runs.
-func (w *policyCluster) chained() task.Spec {
-	s := situation{name: "after-completion", runs: time.Second}.task(w.start)
+func (p *policyCluster) chained() task.Spec {
+	s := situation{name: "after-completion", runs: time.Second}.task(p.start)
 	s.Schedule = task.Schedules{"@every 4s after completion"}
-	s.Start, s.End = task.At(w.start.Add(time.Second)), task.At(w.start.Add(17500*time.Millisecond))
+	s.Start, s.End = task.At(p.start.Add(time.Second)), task.At(p.start.Add(17500*time.Millisecond))
 	return s
 }
 
 // ready waits for the first owner, and returns a client of the node that is not killed.
-func (w *policyCluster) ready() *client.Client {
+func (p *policyCluster) ready() *client.Client {
 	var c *client.Client
-	owned := w.waitUntil(time.Minute, func() bool {
-		if c = w.clientOf(w.executor); c == nil {
+	owned := p.waitUntil(time.Minute, func() bool {
+		if c = p.clientOf(p.executor); c == nil {
 			return false
 		}
-		st, err := c.Cluster.Status(w.life)
+		st, err := c.Cluster.Status(p.life)
 		return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == 2
 	})
 
 	if !owned {
-		w.abort(fmt.Errorf("the shards have no owner:\n%s", strings.Join(w.story, "\n")))
+		p.abort(fmt.Errorf("the shards have no owner:\n%s", strings.Join(p.story, "\n")))
 	}
 
 	return c
 }
 
 // must makes a call that the story requires. After a pause of the machine it repeats a call that fails.
-func (w *policyCluster) must(do func() error) {
-	w.t.Helper()
+func (p *policyCluster) must(do func() error) {
+	p.t.Helper()
 	err := do()
 	for range 20 {
-		if err == nil || w.exact() {
+		if err == nil || p.exact() {
 			break
 		}
 
-		w.t.Logf("%s into the story: %v", time.Since(w.start), err)
-		w.sleep(500 * time.Millisecond)
+		p.t.Logf("%s into the story: %v", time.Since(p.start), err)
+		p.sleep(500 * time.Millisecond)
 		err = do()
 	}
 
 	if err != nil {
-		w.abort(fmt.Errorf("%s into the story: %w", time.Since(w.start), err))
+		p.abort(fmt.Errorf("%s into the story: %w", time.Since(p.start), err))
 	}
 }
 
-func (w *policyCluster) patch(c *client.Client, name string, fields map[string]any) (client.Task, error) {
+func (p *policyCluster) patch(c *client.Client, name string, fields map[string]any) (client.Task, error) {
 	b, err := json.Marshal(fields)
 	if err != nil {
 		return client.Task{}, err
 	}
-	return c.Tasks.Patch(w.life, simNamespace, name, b, 0)
+	return c.Tasks.Patch(p.life, simNamespace, name, b, 0)
 }
 
 // judge compares the outcomes with the expected ones.
-func (w *policyCluster) judge(events []check.Event) {
-	t, keys := w.t, w.admin.Keys()
-	r := check.Check(keys, events, check.Options{Until: w.start.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
+func (p *policyCluster) judge(events []check.Event) {
+	t, keys := p.t, p.admin.Keys()
+	r := check.Check(keys, events, check.Options{Until: p.start.Add((storyEnds - 1) * time.Second), Ended: true, Remembered: true})
 	if !r.OK() {
 		t.Errorf("%s", r.String())
 	}
 
-	for _, v := range check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events) {
+	for _, v := range check.CheckProbeLog(strings.NewReader(p.probes.log.String()), keys, events) {
 		t.Error(v)
 	}
 
@@ -306,52 +306,52 @@ func (w *policyCluster) judge(events []check.Event) {
 
 	for _, s := range situations {
 		for i, tick := range s.ticks {
-			at := w.start.Add(time.Duration(tick * float64(time.Second)))
+			at := p.start.Add(time.Duration(tick * float64(time.Second)))
 			if got := came[s.name][at.UnixMilli()]; got != s.want[i] {
-				w.differs("%s, the tick at %gs: %q, want %q", s.name, tick, got, s.want[i])
+				p.differs("%s, the tick at %gs: %q, want %q", s.name, tick, got, s.want[i])
 			}
 			delete(came[s.name], at.UnixMilli())
 		}
 
 		for at, what := range came[s.name] {
-			w.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(w.start), what)
+			p.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(p.start), what)
 		}
 	}
 
-	w.judgeChain(events)
+	p.judgeChain(events)
 
 	if t.Failed() {
 		path := t.TempDir()
-		t.Logf("%s\n%s", path, strings.Join(w.story[max(0, len(w.story)-60):], "\n"))
+		t.Logf("%s\n%s", path, strings.Join(p.story[max(0, len(p.story)-60):], "\n"))
 	}
 }
 
 // judgeChain checks that each tick of a schedule after completion is 4 s after the end of the run before. After a pause of
 // the machine, a run may end so late that its successor is due while there is no owner. Then the next owner moves the tick
 // behind what it has decided. No tick is ever too early.
-func (w *policyCluster) judgeChain(events []check.Event) {
+func (p *policyCluster) judgeChain(events []check.Event) {
 	var runs []task.Run
 	for _, e := range events {
-		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == record.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
+		if k, ok := p.admin.Keys().ParseShard(e.Key); ok && k.Kind == record.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
 			r, err := record.DecodeEnded(k, e.Value)
 			if err != nil {
-				w.abort(err)
+				p.abort(err)
 			}
 			runs = append(runs, r)
 		}
 	}
 
-	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(w.start.Add(time.Second)) {
-		w.differs("after completion there were %d runs, want 3: %+v", len(runs), runs)
+	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(p.start.Add(time.Second)) {
+		p.differs("after completion there were %d runs, want 3: %+v", len(runs), runs)
 	}
 
 	for i := 1; i < len(runs); i++ {
 		gap := runs[i].ScheduledTime.Sub(runs[i-1].EndedAt.Time)
 		switch {
 		case gap < 4*time.Second:
-			w.t.Errorf("after completion: the tick comes %s after the end", gap)
+			p.t.Errorf("after completion: the tick comes %s after the end", gap)
 		case gap > 4*time.Second:
-			w.differs("after completion: the tick comes %s after the end", gap)
+			p.differs("after completion: the tick comes %s after the end", gap)
 		}
 	}
 }

@@ -93,8 +93,8 @@ type requestRunner struct {
 }
 
 // RunAttempt implements executor.AttemptRunner.
-func (q requestRunner) RunAttempt(a runner.Attempt, o *runner.Orders) runner.Result {
-	s := requestAttempt{requestRunner: q, attempt: a, orders: o, began: time.Now()}
+func (rr requestRunner) RunAttempt(a runner.Attempt, o *runner.Orders) runner.Result {
+	s := requestAttempt{requestRunner: rr, attempt: a, orders: o, began: time.Now()}
 	r := s.sendRequest()
 	r.EndedAt = time.Now()
 
@@ -120,15 +120,15 @@ const (
 )
 
 // waitFor waits for a time, or until the attempt is killed or reaches its timeout.
-func (s *requestAttempt) waitFor(d time.Duration) waitOutcome {
+func (a *requestAttempt) waitFor(d time.Duration) waitOutcome {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 
-	limit := s.attempt.Timeout.Std()
+	limit := a.attempt.Timeout.Std()
 	if limit == 0 {
 		limit = task.DefaultHTTPTimeout.Std()
 	}
-	timeout := time.NewTimer(time.Until(s.began.Add(limit)))
+	timeout := time.NewTimer(time.Until(a.began.Add(limit)))
 	defer timeout.Stop()
 
 	select {
@@ -136,69 +136,69 @@ func (s *requestAttempt) waitFor(d time.Duration) waitOutcome {
 		return waitElapsed
 	case <-timeout.C:
 		return waitTimedOut
-	case <-s.orders.CalledOff():
-	case <-s.proc.killed:
+	case <-a.orders.CalledOff():
+	case <-a.proc.killed:
 	}
 
 	return waitKilled
 }
 
 // sendRequest sends the request, if the target can be reached, and waits for the answer.
-func (s *requestAttempt) sendRequest() runner.Result {
-	target, takes, status := parseRequest(s.attempt.Action.HTTP.URL)
+func (a *requestAttempt) sendRequest() runner.Result {
+	target, takes, status := parseRequest(a.attempt.Action.HTTP.URL)
 	notStarted := runner.Result{State: task.Failed, Reason: task.ReasonStart, NotStarted: true}
 
-	if s.waitFor(dialTime) == waitKilled {
+	if a.waitFor(dialTime) == waitKilled {
 		return notStarted
 	}
 
-	if s.node.targets.modeOf(target) == targetRefuses {
-		s.node.countReached("request not sent")
+	if a.node.targets.modeOf(target) == targetRefuses {
+		a.node.countReached("request not sent")
 		return runner.Result{State: task.Failed, Reason: task.ReasonUnsent, Unsent: true, Message: "nothing was sent: connection refused"}
 	}
 
-	if err := s.attempt.MayStart(); err != nil {
+	if err := a.attempt.MayStart(); err != nil {
 		return notStarted
 	}
 
-	s.started = time.Now()
-	s.attempt.OnStarted(s.started)
+	a.started = time.Now()
+	a.attempt.OnStarted(a.started)
 
 	// The gate looks directly before the write.
-	if why := s.waitFor(transit); why != waitElapsed {
-		return s.unansweredResult(why)
+	if why := a.waitFor(transit); why != waitElapsed {
+		return a.unansweredResult(why)
 	}
-	if s.attempt.MayContinue() != nil || isClosed(s.proc.killed) || s.node.targets.modeOf(target) == targetRefuses {
-		return s.unansweredResult(waitElapsed)
+	if a.attempt.MayContinue() != nil || isClosed(a.proc.killed) || a.node.targets.modeOf(target) == targetRefuses {
+		return a.unansweredResult(waitElapsed)
 	}
 
-	one := s.node.probes.noteStart(s.node.name, s.attempt.Assigned, s.attempt.Token)
-	one.permitted = s.started
-	why := s.waitFor(takes)
-	mode := s.node.targets.modeOf(target)
+	one := a.node.probes.noteStart(a.node.name, a.attempt.Assigned, a.attempt.Token)
+	one.permitted = a.started
+	why := a.waitFor(takes)
+	mode := a.node.targets.modeOf(target)
 
 	switch {
 	case why != waitElapsed:
 	case mode == targetSilent:
-		why = s.waitFor(time.Hour)
+		why = a.waitFor(time.Hour)
 	case mode == targetUp || mode == targetBusy:
 		if mode == targetBusy {
-			s.node.probes.noteAsked(one)
-			s.node.countReached("target asks to wait")
+			a.node.probes.noteAsked(one)
+			a.node.countReached("target asks to wait")
 		}
-		s.node.probes.noteEnd(one, true)
+		a.node.probes.noteEnd(one, true)
 
-		return s.answeredResult(mode, status)
+		return a.answeredResult(mode, status)
 	}
 
-	s.node.probes.noteEnd(one, false)
+	a.node.probes.noteEnd(one, false)
 
-	return s.unansweredResult(why)
+	return a.unansweredResult(why)
 }
 
 // answeredResult returns the result for an answer.
-func (s *requestAttempt) answeredResult(mode targetMode, status int) runner.Result {
-	r := runner.Result{State: task.Succeeded, StartedAt: s.started, HTTPStatus: status}
+func (a *requestAttempt) answeredResult(mode targetMode, status int) runner.Result {
+	r := runner.Result{State: task.Succeeded, StartedAt: a.started, HTTPStatus: status}
 
 	switch {
 	case mode == targetBusy:
@@ -212,12 +212,12 @@ func (s *requestAttempt) answeredResult(mode targetMode, status int) runner.Resu
 }
 
 // unansweredResult returns the result without an answer.
-func (s *requestAttempt) unansweredResult(why waitOutcome) runner.Result {
-	r := runner.Result{State: task.Failed, Reason: task.ReasonUnanswered, StartedAt: s.started, Message: "no answer"}
-	repeatable := s.attempt.Action.HTTP.MayRepeat()
+func (a *requestAttempt) unansweredResult(why waitOutcome) runner.Result {
+	r := runner.Result{State: task.Failed, Reason: task.ReasonUnanswered, StartedAt: a.started, Message: "no answer"}
+	repeatable := a.attempt.Action.HTTP.MayRepeat()
 
 	select {
-	case k := <-s.orders.Killed():
+	case k := <-a.orders.Killed():
 		r.SetCause(k.Cause, 0)
 		if k.Cause == runner.CauseShutdown && !repeatable {
 			r.State = task.Lost
@@ -226,7 +226,7 @@ func (s *requestAttempt) unansweredResult(why waitOutcome) runner.Result {
 	default:
 	}
 
-	s.node.countReached("request not answered")
+	a.node.countReached("request not answered")
 
 	switch {
 	case !repeatable:

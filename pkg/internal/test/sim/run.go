@@ -27,7 +27,7 @@ const (
 	lostAfter    = 14 * time.Second // close to the minimum of 12 s
 	drainTimeout = 5 * time.Second
 	maxSkew      = 1500 * time.Millisecond // less than the clock guard detects (2 s)
-	mostNodes    = 6                       // no node joins beyond this number
+	maxNodes     = 6                       // no node joins beyond this number
 )
 
 // Options describe a simulation. Zero values are drawn from the seed or replaced by defaults.

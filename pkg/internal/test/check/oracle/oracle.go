@@ -162,8 +162,8 @@ func (u tickUnion) nextTick(after int64) (int64, bool) {
 // productSchedule has the ticks that package schedule computes.
 type productSchedule struct{ *schedule.Schedule }
 
-func (b productSchedule) nextTick(after int64) (int64, bool) {
-	at, ok := b.Next(time.UnixMilli(after).UTC())
+func (p productSchedule) nextTick(after int64) (int64, bool) {
+	at, ok := p.Next(time.UnixMilli(after).UTC())
 	return at.UnixMilli(), ok
 }
 
@@ -180,12 +180,12 @@ func (o onceAt) nextTick(after int64) (int64, bool) { return int64(o), after < i
 // fixedPeriod has the ticks of @every: anchor + k·period for k ≥ 1.
 type fixedPeriod struct{ anchor, period int64 }
 
-func (e fixedPeriod) nextTick(after int64) (int64, bool) {
+func (f fixedPeriod) nextTick(after int64) (int64, bool) {
 	k := int64(1)
-	if after > e.anchor {
-		k = (after-e.anchor)/e.period + 1
+	if after > f.anchor {
+		k = (after-f.anchor)/f.period + 1
 	}
-	return e.anchor + k*e.period, true
+	return f.anchor + k*f.period, true
 }
 
 // cronTicks has the ticks of a cron expression in UTC.
@@ -238,8 +238,8 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 // CountsFromCompletion reports whether a schedule counts from the end of a run, such as "@every 5m after
 // completion". Such a schedule has one tick for each anchor.
 func CountsFromCompletion(e task.Entry) bool {
-	_, is := completionPeriod(e)
-	return is
+	_, ok := completionPeriod(e)
+	return ok
 }
 
 // completionPeriod returns the period of a schedule that counts from the end of a run, and false for any other

@@ -30,19 +30,19 @@ const (
 // Next returns the first tick after an instant, or false if there is none. Both are in ms since 1970.
 //
 // It walks day by day. Within a day that matches, it walks by hours, minutes and seconds.
-func (c Expression) Next(after int64) (int64, bool) {
+func (e Expression) Next(after int64) (int64, bool) {
 	// A new shard's watermark is at time zero, so after may be before the first second.
 	at := (max(after, 0)/secondMS + 1) * secondMS
 	for range maxDaysAhead {
-		if c.dayMatches(time.UnixMilli(at).UTC()) {
+		if e.dayMatches(time.UnixMilli(at).UTC()) {
 			for end := at - at%dayMS + dayMS; at < end; {
 				s := at / secondMS
 				switch {
-				case !hasBit(c.hour, s/3600%24):
+				case !hasBit(e.hour, s/3600%24):
 					at = (s/3600 + 1) * 3600 * secondMS
-				case !hasBit(c.minute, s/60%60):
+				case !hasBit(e.minute, s/60%60):
 					at = (s/60 + 1) * 60 * secondMS
-				case !hasBit(c.second, s%60):
+				case !hasBit(e.second, s%60):
 					at += secondMS
 				default:
 					return at, true
@@ -59,15 +59,15 @@ func (c Expression) Next(after int64) (int64, bool) {
 }
 
 // dayMatches reports whether a day matches. cron's rule for two restricted day fields is that one match is enough.
-func (c Expression) dayMatches(t time.Time) bool {
+func (e Expression) dayMatches(t time.Time) bool {
 	is := func(f dayRule) bool { return f(t) }
-	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
-	dow := hasBit(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekdayRules, is)
+	dom := hasBit(e.dom, int64(t.Day())) || slices.ContainsFunc(e.monthDayRules, is)
+	dow := hasBit(e.dow, int64(t.Weekday())) || slices.ContainsFunc(e.weekdayRules, is)
 
-	if !hasBit(c.month, int64(t.Month())) {
+	if !hasBit(e.month, int64(t.Month())) {
 		return false
 	}
-	if c.bothDays {
+	if e.bothDays {
 		return dom && dow
 	}
 
@@ -214,9 +214,9 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 		}, true
 	}
 
-	text, is := strings.CutSuffix(item, "W")
+	text, ok := strings.CutSuffix(item, "W")
 	of, err := strconv.Atoi(text)
-	if !is || err != nil || of < 1 || of > 31 {
+	if !ok || err != nil || of < 1 || of > 31 {
 		return nil, false
 	}
 
@@ -239,19 +239,19 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 
 // parseWeekdayRule parses 5L (the last Friday of a month) and 5#3 (the third Friday).
 func parseWeekdayRule(item string) (dayRule, bool) {
-	if text, is := strings.CutSuffix(item, "L"); is {
+	if text, ok := strings.CutSuffix(item, "L"); ok {
 		of, err := strconv.Atoi(text)
 		return func(d time.Time) bool {
 			return int(d.Weekday()) == of%7 && d.AddDate(0, 0, 7).Month() != d.Month()
 		}, err == nil && of >= 0 && of <= 7
 	}
 
-	text, nth, is := strings.Cut(item, "#")
+	text, nth, ok := strings.Cut(item, "#")
 	of, err := strconv.Atoi(text)
 	n, err2 := strconv.Atoi(nth)
 
 	return func(d time.Time) bool { return int(d.Weekday()) == of%7 && (d.Day()-1)/7 == n-1 },
-		is && err == nil && err2 == nil && of >= 0 && of <= 7 && n >= 1 && n <= 5
+		ok && err == nil && err2 == nil && of >= 0 && of <= 7 && n >= 1 && n <= 5
 }
 
 func isWeekday(d time.Time) bool { return d.Weekday() != time.Saturday && d.Weekday() != time.Sunday }
