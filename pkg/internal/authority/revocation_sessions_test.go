@@ -35,25 +35,44 @@ func (n *apiNode) requestSession(ctx context.Context, r *rand.Rand, caller httpa
 		operation = "use-login-link"
 	}
 
+	// A session inherits what the token had when the rights were judged, and must not be written if they are judged again with
+	// another token of the same id. Ids of tokens are random, so only this test creates one again.
+	var created int64
+	var parent task.Token
 	rights := n.judge(time.Now).RightsOf(caller, operation)
-	if err := rights.Check(func(*authority.View) error { return nil }); err != nil {
+	err := rights.Check(func(v *authority.View) error {
+		from := caller.Token
+		if t.Kind == task.TokenKindLink {
+			from = t.Parent
+		}
+
+		now := v.Created(from)
+		if created != 0 && now != created {
+			return task.ErrConflict
+		}
+
+		created = now
+		parent, _ = v.Token(from)
+
+		return nil
+	})
+	if err != nil {
 		return operation, err
 	}
 	s := n.store.As(rights)
-	created := n.keeper.View().Created(caller.Token)
+	callerCreated := n.keeper.View().Created(caller.Token)
 
 	switch operation {
 	case "delete-session":
-		return operation, s.DeleteToken(ctx, caller.Token, created)
+		return operation, s.DeleteToken(ctx, caller.Token, callerCreated)
 	case "use-login-link":
-		parent, _ := n.keeper.View().Token(t.Parent)
-		return operation, s.UseLink(ctx, caller.Token, created, store.NewSession{Token: n.sessionOf(r, parent, task.TokenKindSession, pick(r, simSessions))})
+		return operation, s.UseLink(ctx, caller.Token, callerCreated, store.NewSession{Token: n.sessionOf(r, parent, task.TokenKindSession, pick(r, simSessions))})
 	case "create-login-link":
-		return operation, s.CreateSession(ctx, store.NewSession{Token: n.sessionOf(r, t, task.TokenKindLink, pick(r, simLinks))})
+		return operation, s.CreateSession(ctx, store.NewSession{Token: n.sessionOf(r, parent, task.TokenKindLink, pick(r, simLinks))})
 	}
 
 	// Now and then, a session replaces another one. The sessions of other tokens stay.
-	made := store.NewSession{Token: n.sessionOf(r, t, task.TokenKindSession, pick(r, simSessions))}
+	made := store.NewSession{Token: n.sessionOf(r, parent, task.TokenKindSession, pick(r, simSessions))}
 	if other := pick(r, simSessions); other != made.Token.ID && r.IntN(3) == 0 {
 		if old, ok := n.keeper.View().Token(other); ok && old.Parent == t.ID {
 			made.Remove = []string{other}

@@ -48,7 +48,8 @@ type Options struct {
 	Lateness time.Duration
 	// Moves requires that only shards move that must (G15).
 	Moves bool
-	// Remembered requires that dead runs, former versions of specs and tombstones are kept as documented (G25).
+	// Remembered requires that dead runs, former versions of specs and tombstones are kept as documented, and that a trim
+	// leaves as many records as the task keeps (G25). Tests that trim by hand do not demand it.
 	Remembered bool
 	// Folded requires that no record leaves a history without a fold while its task has a ledger (G31). Tests that delete
 	// records by other means than a trim do not demand it.

@@ -44,7 +44,9 @@ func (j *retentionJudge) checkRevision(d *delta) {
 
 	for ref, ch := range d.ledgers {
 		j.checkLastSuccess(d, j.cluster.taskOf(ref), ch.deleted)
-		j.checkTrim(d, j.cluster.taskOf(ref), ch.deleted)
+		if j.opts.Remembered {
+			j.checkTrim(d, j.cluster.taskOf(ref), ch.deleted)
+		}
 	}
 
 	for _, ch := range d.entries {

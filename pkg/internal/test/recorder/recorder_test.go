@@ -328,7 +328,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 	must(err)
 	there, err := s.Present(ctx)
 	must(err)
-	node, _, err := s.Register(ctx, task.Node{Name: "a", Instance: "a1", State: task.NodeReady}, lease.ID, there.Record())
+	node, _, err := s.Register(ctx, task.Node{Name: "a", Instance: "a1", State: task.NodeReady, Roles: []string{task.RoleExecutor}}, lease.ID, there.Record())
 	must(err)
 	must(s.Assign(ctx, kv.CreateFence(keys.Leader()+"1f", term), []store.Move{{To: "a"}}, task.At(atTick)))
 	owners, err := s.Owners(ctx)
