@@ -272,10 +272,10 @@ func extendRuns(l *state.Activity) *readmodel.Runs {
 		return nil
 	}
 
-	// An attempt with a watch may have changed.
+	// An attempt that is shown differently by now has another address. The list contains none that is away.
 	unchanged := func(i int) *readmodel.Attempt {
-		if a := l.Active[i]; a.Watch == nil {
-			return a.Shown
+		if a := l.Active[i]; !a.IsAway() {
+			return shown(a)
 		}
 		return nil
 	}

@@ -630,6 +630,25 @@ func textOf(r *readmodel.Runs) string {
 	return text.String()
 }
 
+// An attempt that is no longer asked to end is not shown as ending, even if another one begins before the row is written.
+func TestWriter_EndingIsForgottenWhenAnotherAttemptBegins(t *testing.T) {
+	a := newTask(1)
+	first := &state.Attempt{Run: "r1", Node: "n1", Since: 1}
+	a.Activity = &state.Activity{Active: []*state.Attempt{first}}
+
+	first.Watched().Asked = true
+	runsOf(a)
+
+	first.Watch = nil // as watchAnew of scheduler does
+	a.Activity.Active = append(a.Activity.Active, &state.Attempt{Run: "r2", Node: "n1", Since: 2})
+	got := runsOf(a)
+	a.Activity.Shown = nil
+
+	if want := runsOf(a); textOf(got) != textOf(want) {
+		t.Errorf("got\n%s\nwant\n%s", textOf(got), textOf(want))
+	}
+}
+
 // A row lists the attempts of a task as if all of them were listed again, whatever has changed, and a list that was passed on
 // does not change.
 func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
@@ -662,6 +681,11 @@ func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 				l.Queue = append(l.Queue, &state.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(now, "uid0")}}})
 			case what == 19:
 				l.Queue = nil
+			}
+
+			// A row is written after one change or after several.
+			if rapid.IntRange(0, 3).Draw(t, "write") == 0 {
+				continue
 			}
 
 			got := runsOf(a)
