@@ -30,6 +30,10 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 		applyOnly(s, p, func(e effect) bool { _, is := e.(tickDecided); return is })
 	}},
+	{"a range of skipped ticks ends on failure", func(s *shardState, p *plan) {
+		applyOnly(s, p, func(e effect) bool { _, is := e.(spanEnded); return is })
+		s.applyAbandoned(p)
+	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
 		s.records.Watermark = p.commit.Watermark
 		s.applyAbandoned(p)
@@ -77,7 +81,7 @@ func applyOnly(s *shardState, p *plan, which func(effect) bool) {
 	}
 }
 
-// planIsHarmless, which every round driven by hand goes through, detects each of the mutants in one of two
+// planIsHarmless, which every round driven by hand goes through, detects each of the mutants in one of three
 // situations. It reports nothing without a mutant.
 func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 	t.Parallel()
@@ -101,12 +105,23 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 
 			return h
 		},
+		func(t *testing.T) *testWorker { // a tick is due after one that was skipped
+			w := newWorld(t, "n1")
+			h := w.work("n1")
+			w.create("a", cronned("0 * * * * *"))
+			h.decide(60)
+			h.decide(120)
+			w.finish("a", task.Succeeded)
+			h.see()
+
+			return h
+		},
 	}
 
 	harm := func(t *testing.T, abandon func(*shardState, *plan)) (found int) {
 		for i, situation := range situations {
 			h := situation(t)
-			at := []float64{120, 240}[i]
+			at := []float64{120, 240, 180}[i]
 			h.world.at(at)
 			found += len(h.effectsOfPlans(at, func(p *plan) { abandon(&h.state, p) }))
 		}
