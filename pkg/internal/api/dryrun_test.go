@@ -131,10 +131,10 @@ func pending(t *rapid.T, e *task.Entry, now, until time.Time) map[instants]bool 
 }
 
 func checkTicks(t *rapid.T, c *client.TickChange, before, after *task.Entry, now time.Time) {
-	was, ok := pending(t, before, now, c.Until.Time), pending(t, after, now, c.Until.Time)
+	was, is := pending(t, before, now, c.Until.Time), pending(t, after, now, c.Until.Time)
 	unchanged := 0
 	for k := range was {
-		if ok[k] {
+		if is[k] {
 			unchanged++
 		}
 	}
@@ -151,7 +151,7 @@ func checkTicks(t *rapid.T, c *client.TickChange, before, after *task.Entry, now
 
 	for _, m := range c.Ticks {
 		if m.Was != nil && !m.Was.Time.IsZero() && key(m.Was).due <= c.Until.UnixMilli() {
-			if !got[key(m.Was)] || ok[key(m.Was)] {
+			if !got[key(m.Was)] || is[key(m.Was)] {
 				t.Fatalf("%+v was no tick, or stays", m.Was)
 			}
 			delete(got, key(m.Was))
@@ -176,16 +176,16 @@ func checkTicks(t *rapid.T, c *client.TickChange, before, after *task.Entry, now
 		}
 	}
 
-	if !maps.Equal(got, ok) {
-		t.Fatalf("until %s the dry run makes %d ticks of %d, the change %d\nbefore %+v\nafter  %+v\n%+v", c.Until, len(got), len(was), len(ok), before, after, c.Ticks)
+	if !maps.Equal(got, is) {
+		t.Fatalf("until %s the dry run makes %d ticks of %d, the change %d\nbefore %+v\nafter  %+v\n%+v", c.Until, len(got), len(was), len(is), before, after, c.Ticks)
 	}
 
 	if c.Come != come || c.Go != goes || c.Move != move {
 		t.Errorf("counts %d, %d, %d, lists %d, %d, %d", c.Come, c.Go, c.Move, come, goes, move)
 	}
 
-	if far := now.Add(7 * 24 * time.Hour); c.Until.Before(far) && len(was) < 2000 && len(ok) < 2000 {
-		t.Errorf("until %s only, with %d and %d ticks", c.Until, len(was), len(ok))
+	if far := now.Add(7 * 24 * time.Hour); c.Until.Before(far) && len(was) < 2000 && len(is) < 2000 {
+		t.Errorf("until %s only, with %d and %d ticks", c.Until, len(was), len(is))
 	}
 }
 

@@ -172,9 +172,9 @@ func offsetPeriods(location *time.Location) []offsetPeriod {
 		return int64(seconds)
 	}
 
-	// is is the offset at now. Each round advances to the next place to compare.
-	now, ok := firstSecond, offset(firstSecond)
-	cuts := []offsetPeriod{{start: now, offset: ok, before: ok}}
+	// current is the offset at now. Each round advances to the next place to compare.
+	now, current := firstSecond, offset(firstSecond)
+	cuts := []offsetPeriod{{start: now, offset: current, before: current}}
 	for now < endSecond {
 		next := now + daySeconds
 
@@ -184,13 +184,13 @@ func offsetPeriods(location *time.Location) []offsetPeriod {
 			next = end.Unix()
 		}
 
-		if offset(next) != ok && next < endSecond {
+		if offset(next) != current && next < endSecond {
 			// The first second in (now, next] with another offset.
-			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != ok })
+			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != current })
 			next = now + 1 + int64(n)
 			cuts[len(cuts)-1].end = next
-			cuts = append(cuts, offsetPeriod{start: next, offset: offset(next), before: ok})
-			ok = offset(next)
+			cuts = append(cuts, offsetPeriod{start: next, offset: offset(next), before: current})
+			current = offset(next)
 		}
 
 		now = next

@@ -28,7 +28,7 @@ const (
 // wait for a token, and examines no more of them than its turn allows (CatchUpShare).
 //
 // In any period, the number of tokens is at most what the rate gives, plus one second's worth that the
-// tokenBucket holds at first. Shards that wait have their turns one after another, so that none starves. The
+// bucket holds at first. Shards that wait have their turns one after another, so that none starves. The
 // limiter reads no clock: a time that arrives late, and a clock that is set back, give no tokens.
 type CatchUpLimiter struct {
 	rate func() float64 // tokens per second
@@ -140,7 +140,7 @@ func (s *CatchUpShare) Leave() {
 	l.leaveLine(s)
 }
 
-// bucket holds up to one second's worth of tokens, and at least one.
+// tokenBucket holds up to one second's worth of tokens, and at least one.
 type tokenBucket struct {
 	level float64
 	at    time.Time // when it had that level; zero: it is full

@@ -39,7 +39,7 @@ type Metrics struct {
 // Outcomes counts ticks by outcome, and attempts that were declared lost.
 type Outcomes struct{ Run, Queued, Skipped, Missed, Lost int64 }
 
-// New creates the metrics and registers them with r, unless r is nil.
+// NewMetrics creates the metrics and registers them with r, unless r is nil.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",

@@ -329,19 +329,19 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 		return &list[len(list)-1]
 	}
 
-	switch was, ok := before.State == task.Paused, after.State == task.Paused; {
-	case ok && !was:
+	switch was, is := before.State == task.Paused, after.State == task.Paused; {
+	case is && !was:
 		add(task.ActionPaused, c.node).Time = after.PausedAt
-	case was && !ok:
+	case was && !is:
 		add(task.ActionResumed, c.node)
 	}
 
-	switch was, ok := before.PauseRequested, after.PauseRequested; {
-	case ok && !was:
+	switch was, is := before.PauseRequested, after.PauseRequested; {
+	case is && !was:
 		add(task.ActionPausing, after.PausedBy)
-	case was && !ok && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
+	case was && !is && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
 		add(task.ActionUnpausable, c.node).Detail = after.Message
-	case was && !ok:
+	case was && !is:
 		add(task.ActionResuming, after.ResumedBy)
 	}
 

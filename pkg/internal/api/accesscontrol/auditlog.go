@@ -147,7 +147,7 @@ func (h *auditHandlers) canSeeAudit(c *httpapi.Call, v *authority.View, r *task.
 	return len(r.Objects) > 0
 }
 
-// reader reads some records that follow a place; "": the first ones. next is "" after the last.
+// auditReader reads some records that follow a place; "": the first ones. next is "" after the last.
 type auditReader func(place string) (list []task.AuditRecord, next string, err error)
 
 // findGaps returns the gaps that concern the time that is asked for, as records. A gap is listed at the time of the newest

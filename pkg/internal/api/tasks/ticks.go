@@ -110,9 +110,9 @@ func (t *ticker) location() *time.Location {
 // Both lists are compared over the same span: ticksAhead, extended to the first tick of each entry, and
 // shortened where a list was cut off.
 func compareTicks(before, after *task.Entry, now task.Time, most int) *client.TickChange {
-	was, ok := ticksOf(before, now.Time), ticksOf(after, now.Time)
+	was, is := ticksOf(before, now.Time), ticksOf(after, now.Time)
 	end := now.Add(ticksAhead)
-	firstWas, firstIs := was.nextTick(), ok.nextTick()
+	firstWas, firstIs := was.nextTick(), is.nextTick()
 	for _, first := range []*upcomingTick{firstWas, firstIs} {
 		if first != nil && first.due.After(end) {
 			end = first.due
@@ -125,13 +125,13 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		end = earlierOf(end, old[len(old)-1].due)
 	}
 
-	young, more := ok.upTo(end.Add(clocksApart), firstIs)
+	young, more := is.upTo(end.Add(clocksApart), firstIs)
 	if more {
 		end = earlierOf(end, young[len(young)-1].due)
 	}
 
 	c := &client.TickChange{From: now, Until: task.At(end), Ticks: []client.TickMove{}}
-	for _, m := range diffTicks(old, young, was.location(), ok.location()) {
+	for _, m := range diffTicks(old, young, was.location(), is.location()) {
 		if m.firstDue().After(end) {
 			break // the moves are sorted, so all others lie beyond the compared span as well
 		}
@@ -146,7 +146,7 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		}
 
 		if len(c.Ticks) < most {
-			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.asTickTime(was.location()), Is: m.is.asTickTime(ok.location())})
+			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.asTickTime(was.location()), Is: m.is.asTickTime(is.location())})
 		}
 	}
 

@@ -31,16 +31,16 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	}
 
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
-	was, ok := ownCounters(old), ownCounters(next)
+	was, is := ownCounters(old), ownCounters(next)
 
 	// A user's edit.
 	if _, edited := d.specs[withoutShard(t.ref)]; edited {
-		if !countsAnew(old, next) && ok.Failures != was.Failures {
-			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the failures in a row from %d to %d", was.Failures, ok.Failures)
+		if !countsAnew(old, next) && is.Failures != was.Failures {
+			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the failures in a row from %d to %d", was.Failures, is.Failures)
 		}
 
-		if ok.Runs != was.Runs && (ok.Runs != 0 || next.MaxRuns != 0) {
-			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the counted runs from %d to %d", was.Runs, ok.Runs)
+		if is.Runs != was.Runs && (is.Runs != 0 || next.MaxRuns != 0) {
+			j.breachTask("G24", t.ref, 0, ch.key, "an edit changes the counted runs from %d to %d", was.Runs, is.Runs)
 		}
 
 		return
@@ -53,12 +53,12 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 		decidedRuns = inc.decidedRuns
 	}
 
-	if next.MaxRuns > 0 && ok.Runs-was.Runs != decidedRuns {
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted after %d, but the commit created %d", ok.Runs, was.Runs, decidedRuns)
+	if next.MaxRuns > 0 && is.Runs-was.Runs != decidedRuns {
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs are counted after %d, but the commit created %d", is.Runs, was.Runs, decidedRuns)
 	}
 
-	if next.MaxRuns > 0 && ok.Runs > max(was.Runs, next.MaxRuns) {
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs, but max_runs is %d", ok.Runs, next.MaxRuns)
+	if next.MaxRuns > 0 && is.Runs > max(was.Runs, next.MaxRuns) {
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs, but max_runs is %d", is.Runs, next.MaxRuns)
 	}
 
 	j.checkFailures(t, ch)
@@ -96,20 +96,20 @@ func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange)
 // when it reaches its limit (G24).
 func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
-	was, ok := ownCounters(old), ownCounters(next)
+	was, is := ownCounters(old), ownCounters(next)
 
 	if next.PauseAfter == 0 {
 		return
 	}
 
-	if ok.Counted < was.Counted {
-		j.breachTask("G24", t.ref, 0, ch.key, "the end that was counted last goes back from revision %d to %d", was.Counted, ok.Counted)
+	if is.Counted < was.Counted {
+		j.breachTask("G24", t.ref, 0, ch.key, "the end that was counted last goes back from revision %d to %d", was.Counted, is.Counted)
 	}
 
 	// The owner counts the ends up to a revision, which it stores with the count.
-	least, most, known := j.failuresInARow(inc, was, ok.Counted)
-	if known && (ok.Failures < min(least, next.PauseAfter) || ok.Failures > most) { // an owner may stop to count at the limit
-		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", ok.Failures, ok.Counted, most)
+	least, most, known := j.failuresInARow(inc, was, is.Counted)
+	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // an owner may stop to count at the limit
+		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
 	}
 
 	by := ""
@@ -119,10 +119,10 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 
 	// The commit that reaches the limit must pause the task. No other commit may.
 	switch {
-	case ok.Counted != was.Counted && ok.Failures >= next.PauseAfter && !next.Paused:
-		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, but the task is not paused", ok.Failures)
-	case next.Paused && !old.Paused && ok.Failures < next.PauseAfter:
-		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused after %d failures in a row, not %d", ok.Failures, next.PauseAfter)
+	case is.Counted != was.Counted && is.Failures >= next.PauseAfter && !next.Paused:
+		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, but the task is not paused", is.Failures)
+	case next.Paused && !old.Paused && is.Failures < next.PauseAfter:
+		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused after %d failures in a row, not %d", is.Failures, next.PauseAfter)
 	case next.Paused && !old.Paused && by != task.PausedByFailures:
 		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused for its failures, but the record names %q", by)
 	}
