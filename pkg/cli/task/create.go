@@ -33,7 +33,8 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			"The process starts without a shell. For pipes, variables and globs, use --shell. With --http, each run sends a request\n" +
 			"instead.\n\n" +
 			"The flags are for the fields that most tasks set. --set sets any field: its path is that in a task file, a list is JSON\n" +
-			"or has commas between its elements, and PATH[]=VALUE adds an element. carillon task fields describes all fields.",
+			"or has commas between its elements, or is given as PATH[]=VALUE for each element. carillon task fields describes all\n" +
+			"fields.",
 		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
   carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
   carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
@@ -61,10 +62,6 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		a, err := flags.buildPatch(cmd.Context(), f, cmd.Flags(), command)
 		if err == nil {
-			err = checkRequired(a.Patch)
-		}
-
-		if err == nil {
 			err = manifest.ResolveTimes(a.Patch, func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 
@@ -73,6 +70,10 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		spec, err := specOf(a.Patch, name.Namespace, name.Name)
+		if err == nil {
+			err = checkRequired(spec)
+		}
+
 		if err == nil {
 			err = manifest.Check(&spec)
 		}
@@ -133,16 +134,15 @@ func wouldBeWords(f *factory.Factory, t client.Task) string {
 }
 
 // checkRequired reports missing fields in terms of the command line.
-func checkRequired(p map[string]any) error {
-	action, _ := p["action"].(map[string]any)
-	process, _ := action["process"].(map[string]any)
-	request, _ := action["http"].(map[string]any)
+func checkRequired(s task.Spec) error {
+	process, request := s.Action.Process, s.Action.HTTP
+	hasProgram := process != nil && (len(process.Command) > 0 || process.Shell != "")
 	switch {
-	case p["schedule"] == nil:
+	case len(s.Schedule) == 0:
 		return failure.Usage("--schedule is required").WithHint(`for example: --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
-	case request != nil && request["url"] == nil:
+	case request != nil && request.URL == "":
 		return failure.Usage("no URL given").WithHint("for example: --http POST https://api.example.com/orders")
-	case request == nil && action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
+	case request == nil && s.Action.Noop == nil && !hasProgram:
 		return failure.Usage("no command given").WithHint("give a command after -- (-- COMMAND ARG...), or use --shell, --http or --noop")
 	}
 
@@ -190,7 +190,8 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		Short: "Change fields of tasks",
 		Long: "Change the fields of tasks that you give as flags. Other fields stay as they are.\n\n" +
 			"--label, --env, --limit and --header add to the existing values; KEY- (for a header KEY:) removes one. --set sets any\n" +
-			"field, as in task create, and --unset resets one to its default. carillon task fields describes all fields.",
+			"field, as in task create, and --unset resets one to its default. A list that you give replaces that of the task.\n" +
+			"carillon task fields describes all fields.",
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m

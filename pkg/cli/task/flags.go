@@ -251,7 +251,7 @@ func (f *taskFlags) setField(ctx context.Context, in *factory.Factory, a *manife
 		return setJSON(ctx, in, a, t, given[len(given)-1])
 	}
 
-	return a.Set(t.path, given[len(given)-1])
+	return a.SetText(t.path, given[len(given)-1])
 }
 
 // setPairs sets the keys of a map, or the fields of an object, from pairs KEY=VALUE and KEY-.
@@ -262,11 +262,11 @@ func setPairs(a *manifest.Assignments, t fieldFlag, given []string) error {
 	}
 
 	for _, p := range pairs {
-		err := a.Set(t.path+"."+p.key, p.value)
-		if p.value == "" && !p.isRemoved && t.name != "limit" { // an empty value, not a removed key
-			err = a.SetValue(t.path+"."+p.key, "")
+		set := a.SetText
+		if p.isRemoved || t.name == "limit" {
+			set = a.Set // an empty value removes the key
 		}
-		if err != nil {
+		if err := set(t.path+"."+p.key, p.value); err != nil {
 			return err
 		}
 	}
@@ -311,7 +311,12 @@ func setHeaders(a *manifest.Assignments, t fieldFlag, lines []string) error {
 		if !ok || name == "" {
 			return failure.Usage("--header %s: use 'NAME: VALUE', or 'NAME:' to remove it", task.Quote(line))
 		}
-		if err := a.Set(t.path+"."+name, value); err != nil {
+
+		set := a.SetText
+		if value == "" {
+			set = a.Set // removes the header
+		}
+		if err := set(t.path+"."+name, value); err != nil {
 			return failure.Usage("--header %s: %s", task.Quote(line), err)
 		}
 	}

@@ -61,9 +61,27 @@ func (a *Assignments) Set(path, text string) error {
 		return a.put(at, nil)
 	}
 
+	return a.putText(at, text)
+}
+
+// SetText is Set for the value of a field of its own, such as that of a flag: an empty value and null are values like others.
+func (a *Assignments) SetText(path, text string) error {
+	at, err := a.locate(path)
+	if err != nil {
+		return err
+	}
+	if at.append {
+		return a.unknown(path)
+	}
+
+	return a.putText(at, text)
+}
+
+// putText reads a value from its text and writes it into the patch.
+func (a *Assignments) putText(at location, text string) error {
 	value, err := parseValue(at, text)
 	if err != nil {
-		return task.Under(path, err)
+		return task.Under(at.path(), err)
 	}
 
 	return a.put(at, value)
@@ -74,6 +92,9 @@ func (a *Assignments) SetValue(path string, value any) error {
 	at, err := a.locate(path)
 	if err != nil {
 		return err
+	}
+	if at.append {
+		return a.unknown(path)
 	}
 	if value != nil {
 		if err := check(at, value); err != nil {
@@ -160,6 +181,10 @@ func parseValue(at location, text string) (any, error) {
 	}
 
 	kind := at.Go.Kind()
+	if kind != reflect.String { // space around JSON and numbers has no meaning; a file ends with a newline
+		text = strings.TrimSpace(text)
+	}
+
 	isJSON := json.Valid([]byte(text))
 	switch {
 	case at.Type == "any JSON":
@@ -172,7 +197,7 @@ func parseValue(at location, text string) (any, error) {
 			return nil, task.Invalid(task.CodeBadValue, "", "%s is not a JSON object, such as %s", task.Quote(text), objectExample(at.Field))
 		}
 		return checked(at, json.RawMessage(text))
-	case kind == reflect.Slice && isJSON && strings.HasPrefix(strings.TrimSpace(text), "["):
+	case kind == reflect.Slice && isJSON && strings.HasPrefix(text, "["):
 		return checked(at, json.RawMessage(text))
 	case at.Go == reflect.TypeFor[task.Schedules](): // one expression, which can contain commas
 		return checked(at, text)
@@ -217,6 +242,11 @@ func parseList(at location, text string) (any, error) {
 // parseElement reads an element of a list.
 func parseElement(f task.Field, text string) (any, error) {
 	t := f.Go.Elem()
+	if t.Kind() == reflect.String {
+		return text, nil
+	}
+
+	text = strings.TrimSpace(text)
 	if t.Kind() != reflect.Struct {
 		return parseScalar(t, text)
 	}
@@ -334,14 +364,9 @@ func (a *Assignments) addElement(at location, element any) error {
 		object = inner(object, f.Name())
 	}
 
-	var list []any
-	switch before := object[at.Name()].(type) {
-	case []any:
-		list = before
-	case string: // a single expression of a schedule
-		list = []any{before}
-	case json.RawMessage:
-		_ = json.Unmarshal(before, &list) // it has been checked
+	list, err := elementsOf(object[at.Name()])
+	if err != nil {
+		return err
 	}
 
 	list = append(list, element)
@@ -350,6 +375,30 @@ func (a *Assignments) addElement(at location, element any) error {
 	}
 
 	return a.put(at, list)
+}
+
+// elementsOf returns the elements of a list in a patch, whatever its type is.
+func elementsOf(list any) ([]any, error) {
+	if list == nil {
+		return nil, nil
+	}
+
+	b, err := json.Marshal(list)
+	if err != nil {
+		return nil, fmt.Errorf("write the list as JSON: %w", err)
+	}
+
+	var raw []json.RawMessage
+	if json.Unmarshal(b, &raw) != nil {
+		raw = []json.RawMessage{b} // a single expression of a schedule
+	}
+
+	elements := make([]any, len(raw))
+	for i, element := range raw {
+		elements[i] = element
+	}
+
+	return elements, nil
 }
 
 // inner returns the object with a name in an object of the patch. It creates it if necessary.
@@ -361,7 +410,15 @@ func inner(object map[string]any, name string) map[string]any {
 
 	in = map[string]any{}
 	if raw, isRaw := object[name].(json.RawMessage); isRaw { // an object that was given as JSON
-		_ = json.Unmarshal(raw, &in) // it has been checked
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(raw, &fields) // it has been checked
+
+		for key, value := range fields {
+			in[key] = value // as it is written: large numbers, and the body of a request, must not change
+			if string(value) == "null" {
+				in[key] = nil
+			}
+		}
 	}
 	object[name] = in
 

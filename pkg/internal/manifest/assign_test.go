@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -39,6 +40,9 @@ func TestAssignments_SetAFieldThatIsAdded(t *testing.T) {
 		{"lucky.charms.", "x", "lucky.charms.: is not a field of a task; did you mean lucky.charms?"},
 		{"lucky.numbers.x", "7", "lucky.numbers.x: is not a field of a task; did you mean lucky.numbers?"},
 		{"", "x", "is not a field of a task"},
+		{"retry.attempts", "3\n", `{"retry":{"attempts":3}}`}, // as in a file
+		{"lucky.numbers", " 7, 13\n", `{"lucky":{"numbers":[7,13]}}`},
+		{"lucky", "\n{\"until\": \"1h\"}\n", `{"lucky":{"until":"1h"}}`},
 		{"action.process.command", `["a"`, `{"action":{"http":null,"noop":null,"process":{"command":["[\"a\""],"shell":null}}}`},
 	} {
 		a := &Assignments{Patch: map[string]any{}, fields: fields, reset: map[string]bool{}}
@@ -54,6 +58,53 @@ func TestAssignments_SetAFieldThatIsAdded(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s=%s:\ngot  %s\nwant %s", c.path, c.text, got, c.want)
 		}
+	}
+}
+
+// What is given as an object, as a list or by a flag of its own is completed, not replaced or rewritten.
+func TestAssignments_CombineValues(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(a *Assignments) error
+		want string
+	}{
+		{"element after schedules", func(a *Assignments) error {
+			return errors.Join(a.SetValue("schedule", task.Schedules{"@hourly"}), a.Set("schedule[]", "@daily"))
+		}, `{"schedule":["@hourly","@daily"]}`},
+		{"element after a command", func(a *Assignments) error {
+			return errors.Join(a.SetValue("action.process.command", []string{"echo", "hi"}), a.Set("action.process.command[]", "more"))
+		}, `{"action":{"http":null,"noop":null,"process":{"command":["echo","hi","more"],"shell":null}}}`},
+		{"field of an object with a body", func(a *Assignments) error {
+			return errors.Join(a.Set("action.http", `{"url":"https://a","json":{"id":12345678901234567890,"n":null}}`), a.Set("action.http.method", "PUT"))
+		}, `{"action":{"http":{"json":{"id":12345678901234567890,"n":null},"method":"PUT","url":"https://a"},"noop":null,"process":null}}`},
+		{"null as a text", func(a *Assignments) error {
+			return errors.Join(a.SetText("action.process.env.X", "null"), a.SetText("action.process.env.Y", ""), a.SetText("description", "null"))
+		}, `{"action":{"http":null,"noop":null,"process":{"env":{"X":"null","Y":""}}},"description":"null"}`},
+	} {
+		a := NewAssignments()
+		if err := c.set(a); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		} else if got, _ := json.Marshal(a.Patch); string(got) != c.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.want)
+		}
+	}
+
+	if err := NewAssignments().SetText("timeout", ""); err == nil {
+		t.Error("a flag without a value resets its field")
+	}
+	if err := NewAssignments().SetValue("retry.on[]", nil); err == nil {
+		t.Error("resetting an element resets the list")
+	}
+}
+
+// Local times are in UTC if the patch resets the time zone.
+func TestResolveTimes_ZoneIsReset(t *testing.T) {
+	patch := map[string]any{"start": "2026-12-24 18:00", "timezone": nil}
+	if err := ResolveTimes(patch, func() (string, error) { return "Europe/Berlin", nil }); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := json.Marshal(patch["start"]); string(b) != `"2026-12-24T18:00:00.000Z"` {
+		t.Errorf("got %s", b)
 	}
 }
 

@@ -60,7 +60,7 @@ func DecodePatch(b []byte) (map[string]any, error) {
 }
 
 // mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old
-// one.
+// one. Unlike there, an object whose last field is removed is removed, too: without its text, a task has no stdin.
 func mergePatch(doc, patch map[string]any) map[string]any {
 	if doc == nil {
 		doc = map[string]any{}
@@ -72,7 +72,13 @@ func mergePatch(doc, patch map[string]any) map[string]any {
 			delete(doc, key)
 		case map[string]any:
 			inner, _ := doc[key].(map[string]any)
-			doc[key] = mergePatch(inner, v)
+			had := len(inner) > 0
+			merged := mergePatch(inner, v)
+
+			doc[key] = merged
+			if had && len(merged) == 0 {
+				delete(doc, key)
+			}
 		default:
 			doc[key] = v
 		}
@@ -90,8 +96,12 @@ func ResolveTimes(patch map[string]any, zone func() (string, error)) error {
 			continue
 		}
 
-		timezone, given := patch["timezone"].(string)
-		if !given && !isInstant(text) {
+		value, given := patch["timezone"]
+		timezone, isSet := value.(string)
+		switch {
+		case given && !isSet: // reset
+			timezone = task.Defaults().Timezone
+		case !given && !isInstant(text):
 			var err error
 			if timezone, err = zone(); err != nil {
 				return err
