@@ -193,8 +193,8 @@ func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions
 	return t, err
 }
 
-// Patch changes the fields of a task that patch contains. patch is a JSON merge patch (RFC 7396) of the spec,
-// in which null resets a field to its default.
+// Patch changes the fields of a task that patch contains. patch is a JSON merge patch (RFC 7396) of the spec: null
+// resets a field to its default. Unlike in the RFC, an object whose last field is removed is removed, too.
 func (s *TasksService) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
 	return s.patchTask(ctx, namespace, name, patch, revision, nil)
 }

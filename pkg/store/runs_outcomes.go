@@ -50,7 +50,7 @@ type OutcomeRead struct {
 }
 
 // Outcomes returns the outcomes of several tasks, in their order, with the n newest records of each. It includes at least
-// one record of each task that has any. The outcome of each task is that of one revision.
+// one record of each task that has any.
 func (s Runs) Outcomes(ctx context.Context, tasks []OutcomeRead, n int) ([]Outcome, error) {
 	const some = 3 // one of the three newest records is probably the end of a run and not a late result
 	n = max(n, some)

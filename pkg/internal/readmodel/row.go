@@ -165,9 +165,9 @@ func (r *Runs) AddAttempt(a *Attempt, away bool) {
 	}
 }
 
-// WithAttempt returns the Runs that result from r if one more attempt begins on a node that is present. It returns nil if r
-// must be listed anew: if r contains anything but the attempts before the new one, which are all attempts of a task, or if
-// not all of these are in the list.
+// WithAttempt returns the Runs that result from r if the attempt a begins, on a node that is present. before(i) returns the
+// i-th of the n attempts that the task had before. WithAttempt returns nil if the runs must be listed again, because r does not
+// consist of exactly these attempts.
 //
 // The result shares the memory of r, which stays valid. Only the last result may be passed on to WithAttempt.
 func (r *Runs) WithAttempt(before func(i int) *Attempt, n int, a *Attempt) *Runs {

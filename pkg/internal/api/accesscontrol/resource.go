@@ -28,7 +28,7 @@ type resource[T any] struct {
 
 	// mayRead refuses callers who may read no record of this kind; nil: the verb of the operation does.
 	mayRead func(c *httpapi.Call, v *authority.View, rights *httpapi.Rights) error
-	// canSee reports whether the caller may read a record; nil: whoever may read any may read all.
+	// canSee reports whether the caller may read a record; nil: a caller who may read one may read all.
 	canSee func(c *httpapi.Call, v *authority.View, r *T) bool
 	// missing returns the error for a record that does not exist or that the caller may not read; nil: notFound.
 	missing func(name string) error

@@ -46,7 +46,7 @@ type Handlers struct {
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		spec        = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Schema: "Spec", Doc: "The task as its user writes it."}
-		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null restores the default."}
+		patch       = &httpapi.Body{Types: []string{httpapi.TypeMergePatch, httpapi.TypeJSON}, Schema: "SpecPatch", Doc: "A JSON merge patch (RFC 7396) of the spec; null restores the default. Unlike in the RFC, an object whose last field is removed is removed, too."}
 		ask         = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.ScheduleRequest]()}
 		aTask       = reflect.TypeFor[client.Task]()
 		tasks       = reflect.TypeFor[client.QueryList[client.Task]]()
