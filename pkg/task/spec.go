@@ -46,6 +46,8 @@ type Spec struct {
 	KillSignal  string            `json:"kill_signal,omitempty" doc:"The signal that asks a process to end, kill_grace before SIGKILL." absent:"SIGTERM" enum:"SIGTERM,SIGINT,SIGQUIT,SIGHUP,SIGUSR1,SIGUSR2,SIGABRT,SIGALRM,SIGWINCH,SIGKILL"`
 	Success     Success           `json:"success,omitzero" doc:"What counts as success of a process."`
 	Accept      Accept            `json:"accept,omitzero" doc:"What a manual run may give in addition to the task. A caller who may trigger the task may give all of it."`
+	Alerts      *Alerts           `json:"alerts,omitempty" doc:"What is expected of the task, and whom to notify when that is not met."`
+	Receiver    *Receiver         `json:"receiver,omitempty" doc:"Makes the task a receiver of alerts. It is started for each message."`
 }
 
 // Timing contains everything that determines a task's ticks, except for the anchor of @every.
@@ -284,6 +286,8 @@ type Entry struct {
 	KillSignal string       `json:"kill_signal,omitempty"`
 	Success    Success      `json:"success,omitzero"`
 	Accept     Accept       `json:"accept,omitzero"`
+	Alerts     *Alerts      `json:"alerts,omitempty"`
+	Receiver   *Receiver    `json:"receiver,omitempty"`
 	Own        *Own         `json:"own,omitempty"` // nil for most tasks
 	// NamespaceRev is the revision of the namespace's record that allowed the task when it was written. If the
 	// record has another revision when a run is to start, the owner checks the task again. 0: not known.
@@ -372,6 +376,8 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		KillSignal: t.KillSignal,
 		Success:    t.Success,
 		Accept:     t.Accept,
+		Alerts:     t.Alerts,
+		Receiver:   t.Receiver,
 		Output:     t.Output,
 		Labels:     t.Labels,
 	}
@@ -384,7 +390,7 @@ func (e Entry) Validate() error {
 		Jitter: e.Jitter, MaxRuns: e.MaxRuns, TTL: e.TTL, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline, PauseAfter: e.PauseAfter,
 		Retry: e.Retry, Target: e.Target, History: e.History, Output: e.Output, KillSignal: e.KillSignal, Success: e.Success,
-		Accept: e.Accept,
+		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver,
 	}
 
 	return spec.Validate()

@@ -57,6 +57,11 @@ var valueTypes = map[string]string{
 	"shards/<0042>/revised":                      "",
 	"runs/<node>/<0042>/<ns>/<name>/<run>":       "task.Assigned",
 	"cleared/<instance>":                         "record.Timestamp",
+	"alerts/<0042>/<ns>/<name>/<kind>":           "task.Alert",
+	"alerts/<0042>/<ns>/~more/<receiver>":        "task.Alert",
+	"alerts/cluster/<code>":                      "task.Alert",
+	"alerts/sent/<ns>/<receiver>":                "record.Sent",
+	"alerts/silences/<ns>/<id>":                  "task.AlertSilence",
 }
 
 // keyRow is a row of a table of keys.

@@ -141,6 +141,98 @@ func (k Keys) Dead(r Ref) string {
 // DeadRun is the key of a dead run.
 func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 
+// Alerts is the prefix of everything about alerts: the alerts of each shard, those of the cluster, what was sent to
+// receivers, and silences. It is not below Shards, so owners neither load nor watch it.
+func (k Keys) Alerts() string { return k.root + "alerts/" }
+
+// AlertsIn is the prefix of the alerts of a shard.
+func (k Keys) AlertsIn(shard int) string { return k.Alerts() + ShardName(shard) + "/" }
+
+// AlertsOf is the prefix of the alerts of a task.
+func (k Keys) AlertsOf(r Ref) string { return k.AlertsIn(r.Shard) + r.Namespace + "/" + r.Name + "/" }
+
+// Alert is the key of an alert of a task.
+func (k Keys) Alert(r Ref, kind task.AlertKind) string { return k.AlertsOf(r) + string(kind) }
+
+// moreAlerts stands for the name of a task in the keys of AlertsMore. It is not a valid name.
+const moreAlerts = "~more"
+
+// AlertsMore is the key that counts the alerts of a shard and a namespace for one receiver, NAMESPACE/NAME, that have no
+// record of their own.
+func (k Keys) AlertsMore(shard int, namespace, receiver string) string {
+	return k.AlertsIn(shard) + namespace + "/" + moreAlerts + "/" + receiver
+}
+
+// ClusterAlerts is the prefix of the alerts about the cluster.
+func (k Keys) ClusterAlerts() string { return k.Alerts() + "cluster/" }
+
+// ClusterAlert is the key of the alert about one problem of the cluster.
+func (k Keys) ClusterAlert(code string) string { return k.ClusterAlerts() + code }
+
+// SentAlerts is the prefix of what was sent to receivers.
+func (k Keys) SentAlerts() string { return k.Alerts() + "sent/" }
+
+// SentTo is the key of what was sent to a receiver.
+func (k Keys) SentTo(receiver Ref) string {
+	return k.SentAlerts() + receiver.Namespace + "/" + receiver.Name
+}
+
+// Silences is the prefix of all silences.
+func (k Keys) Silences() string { return k.Alerts() + "silences/" }
+
+// SilencesOf is the prefix of the silences of a namespace.
+func (k Keys) SilencesOf(namespace string) string { return k.Silences() + namespace + "/" }
+
+// Silence is the key of one silence.
+func (k Keys) Silence(namespace, id string) string { return k.SilencesOf(namespace) + id }
+
+// ParseAlert returns the parts of the key of an alert as the fields of a task.Alert, with its shard, which is -1 for an
+// alert about the cluster. It returns false for every other key.
+func (k Keys) ParseAlert(key string) (a task.Alert, shard int, ok bool) {
+	rest, below := strings.CutPrefix(key, k.Alerts())
+	parts := strings.Split(rest, "/")
+	if !below || slices.Contains(parts, "") {
+		return task.Alert{}, 0, false
+	}
+
+	if len(parts) == 2 && parts[0] == "cluster" {
+		return task.Alert{Kind: task.AlertCluster, Code: parts[1]}, -1, true
+	}
+
+	if shard, ok = parseShardName(parts[0]); !ok {
+		return task.Alert{}, 0, false
+	}
+
+	switch {
+	case len(parts) == 4 && parts[2] != moreAlerts:
+		return task.Alert{Namespace: parts[1], Task: parts[2], Kind: task.AlertKind(parts[3])}, shard, true
+	case len(parts) == 5 && parts[2] == moreAlerts:
+		return task.Alert{Namespace: parts[1], Kind: task.AlertMore, Receiver: parts[3] + "/" + parts[4]}, shard, true
+	}
+
+	return task.Alert{}, 0, false
+}
+
+// ParseSentTo returns the receiver in a key of SentTo.
+func (k Keys) ParseSentTo(key string) (receiver string, ok bool) {
+	parts, ok := partsBelow(k.SentAlerts(), key)
+	if !ok || len(parts) != 2 {
+		return "", false
+	}
+
+	return parts[0] + "/" + parts[1], true
+}
+
+// ParseSilence returns the namespace and the ID in the key of a silence.
+func (k Keys) ParseSilence(key string) (namespace, id string, ok bool) {
+	parts, ok := partsBelow(k.Silences(), key)
+	if !ok || len(parts) != 2 {
+		return "", "", false
+	}
+
+	return parts[0], parts[1], true
+}
+
 // Freezes is the key of the record of freezes. Every commit compares it (G21).
 func (k Keys) Freezes() string { return k.root + "freezes" }
 

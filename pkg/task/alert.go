@@ -1,0 +1,225 @@
+package task
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// Alerts says what is expected of a task, and whom to notify when an expectation is not met.
+type Alerts struct {
+	Notify        []string `json:"notify,omitempty" doc:"The receivers of alerts: tasks with a receiver block, as NAME or NAMESPACE/NAME." absent:"nobody" maxItems:"10" uniqueItems:"true" example:"ops/slack"`
+	Failures      *int     `json:"failures,omitempty" doc:"Alerts when this many runs in a row have failed, timed out or were lost, until a later run succeeds or a person dismisses the failed run. It is at most history.keep; 0 turns it off." absent:"1" min:"0" max:"100"`
+	SuccessWithin Duration `json:"success_within,omitzero" doc:"Alerts when no run has succeeded for this long." absent:"not checked" min:"1m" max:"8784h" example:"26h"`
+	SuccessBy     string   `json:"success_by,omitempty" doc:"Alerts when the newest tick before a deadline has not succeeded by then. A cron expression for the deadlines, in the time zone of the task." absent:"not checked" maxLength:"256" example:"0 6 * * *"`
+	Output        bool     `json:"output,omitempty" doc:"Messages to receivers in other namespaces may contain the end of the output."`
+}
+
+// DefaultFailures is the default of Alerts.Failures.
+const DefaultFailures = 1
+
+// FailuresInARow returns after how many failed runs in a row the task alerts; 0 means never.
+func (a *Alerts) FailuresInARow() int {
+	switch {
+	case a == nil:
+		return 0
+	case a.Failures == nil:
+		return DefaultFailures
+	}
+
+	return *a.Failures
+}
+
+// Receivers returns the receivers of the alerts of a task in namespace, each as NAMESPACE/NAME.
+func (a *Alerts) Receivers(namespace string) []string {
+	if a == nil {
+		return nil
+	}
+
+	list := make([]string, len(a.Notify))
+	for i, name := range a.Notify {
+		if list[i] = name; !strings.Contains(name, "/") {
+			list[i] = namespace + "/" + name
+		}
+	}
+
+	return list
+}
+
+// Receiver makes a task a receiver of alerts. A message is a manual run of the task.
+type Receiver struct {
+	From   []string  `json:"from,omitempty" doc:"The other namespaces whose tasks may name this receiver." absent:"only its own namespace" maxItems:"100" uniqueItems:"true" example:"shop"`
+	Repeat *Duration `json:"repeat,omitempty" doc:"What is still open and not acknowledged is sent again after this time: at least 1h, or 0s for never." absent:"24h" min:"0s" max:"720h"`
+	For    *Duration `json:"for,omitempty" doc:"Only alerts that have been open for this long are sent." absent:"10s" min:"0s" max:"24h"`
+	Output *bool     `json:"output,omitempty" doc:"Whether messages may contain the end of the output of a run." absent:"true"`
+}
+
+// The defaults of a Receiver.
+const (
+	DefaultRepeat = 24 * time.Hour
+	DefaultFor    = 10 * time.Second
+)
+
+// RepeatAfter returns after what time an open alert is sent again; 0 means never.
+func (r *Receiver) RepeatAfter() time.Duration {
+	if r.Repeat == nil {
+		return DefaultRepeat
+	}
+
+	return r.Repeat.Std()
+}
+
+// OpenFor returns for how long an alert must have been open before it is sent.
+func (r *Receiver) OpenFor() time.Duration {
+	if r.For == nil {
+		return DefaultFor
+	}
+
+	return r.For.Std()
+}
+
+// AllowsOutput reports whether messages may contain the end of the output of a run.
+func (r *Receiver) AllowsOutput() bool { return r.Output == nil || *r.Output }
+
+// AlertKind is the kind of an expectation. Its value is part of keys in etcd.
+type AlertKind string
+
+// The kinds of alerts.
+const (
+	AlertFailures      AlertKind = "failures"       // Alerts.Failures
+	AlertSuccessWithin AlertKind = "success_within" // Alerts.SuccessWithin
+	AlertSuccessBy     AlertKind = "success_by"     // Alerts.SuccessBy
+	AlertMore          AlertKind = "more"           // the alerts of a shard for one receiver that have no record of their own
+	AlertCluster       AlertKind = "cluster"        // a problem of the cluster
+)
+
+// Alert is open while an expectation of a task is not met. A closed alert is kept for two hours, in which it can open again.
+type Alert struct {
+	ID        int64     `json:"id,omitempty" record:"-" doc:"Identifies the alert in commands. It changes only if the record is created anew."`
+	Namespace string    `json:"namespace,omitempty" record:"-"`
+	Task      string    `json:"task,omitempty" record:"-"`
+	Kind      AlertKind `json:"kind,omitempty" record:"-"`
+	Receiver  string    `json:"receiver,omitempty" record:"-" doc:"With kind more: the receiver of the alerts that are counted."`
+	Code      string    `json:"code,omitempty" record:"-" doc:"With kind cluster: the problem."`
+
+	UID      string            `json:"uid,omitempty"`
+	Since    Time              `json:"since" doc:"Since when the expectation is not met."`
+	OpenedAt Time              `json:"opened_at" doc:"When the alert was opened, or opened again."`
+	Run      string            `json:"run,omitempty" doc:"The newest failed run when the alert was opened."`
+	Failures int               `json:"failures,omitempty" doc:"The number of runs in a row that had failed when the alert was opened."`
+	Deadline Time              `json:"deadline,omitzero" doc:"The deadline that has passed."`
+	Text     string            `json:"text,omitempty" doc:"With kind cluster: what is wrong."`
+	Notify   []string          `json:"notify,omitempty" doc:"The receivers, each as NAMESPACE/NAME."`
+	Labels   map[string]string `json:"labels,omitempty" doc:"The labels owner, runbook and severity of the task."`
+	More     map[AlertKind]int `json:"more,omitempty" doc:"With kind more: how many alerts are counted, by kind."`
+	Openings int               `json:"openings,omitempty" doc:"How often the alert was opened."`
+	// Opened holds the times of the last openings before OpenedAt, at most two, the newest last. They show whether the alert flaps.
+	Opened []Time `json:"opened,omitempty"`
+	// Base is the create revision of the last success when the alert was opened. A dead run with a higher create revision keeps
+	// an alert of kind failures open.
+	Base         int64       `json:"base,omitempty"`
+	Acknowledged *AlertMark  `json:"acknowledged,omitempty" doc:"Who works on it. An acknowledged alert is not sent again while it stays open."`
+	Closed       *AlertClose `json:"closed,omitempty" doc:"Absent while the alert is open."`
+	// Mod is the mod revision of the record.
+	Mod int64 `json:"-"`
+}
+
+// AlertMark says who did something, and when.
+type AlertMark struct {
+	At Time   `json:"at"`
+	By string `json:"by"`
+}
+
+// AlertClose says how an alert was closed.
+type AlertClose struct {
+	At  Time        `json:"at"`
+	Why AlertReason `json:"why"`
+	By  string      `json:"by,omitempty" doc:"The person who caused it."`
+	Run string      `json:"run,omitempty" doc:"The run that succeeded."`
+}
+
+// AlertReason is why an alert was closed.
+type AlertReason string
+
+// The reasons for which alerts are closed.
+const (
+	AlertSucceeded  AlertReason = "succeeded"   // the expectation is met again
+	AlertDismissed  AlertReason = "dismissed"   // a person dismissed the failed runs
+	AlertPaused     AlertReason = "paused"      // a person paused the task
+	AlertDeleted    AlertReason = "deleted"     // the task was deleted
+	AlertNotWatched AlertReason = "not_watched" // the task no longer has the expectation
+	AlertShadow     AlertReason = "shadow"      // the task is a shadow now
+	AlertEnded      AlertReason = "ended"       // the schedule of the task has ended
+	AlertSolved     AlertReason = "solved"      // of a problem of the cluster: it is gone; of counted alerts: they have records of their own
+)
+
+// IsOpen reports whether the alert is open.
+func (a *Alert) IsOpen() bool { return a.Closed == nil }
+
+// alertSeverities are the values of the label severity, the most severe first.
+var alertSeverities = []string{"critical", "error", "warning", "info"}
+
+// AlertSeverities returns the values of the label severity that messages pass on, the most severe first.
+func AlertSeverities() []string { return alertSeverities }
+
+// The labels of tasks that alerts pass on.
+const (
+	LabelOwner    = "owner"
+	LabelRunbook  = "runbook"
+	LabelSeverity = "severity"
+)
+
+// AlertKeys is a set of alerts by the first 8 bytes of their keys, in ascending order (package alert). In JSON, it is the base64 form of their
+// concatenation.
+type AlertKeys []uint64
+
+// MarshalJSON encodes the keys as base64.
+func (k AlertKeys) MarshalJSON() ([]byte, error) {
+	b := make([]byte, 0, 8*len(k))
+	for _, key := range k {
+		b = binary.BigEndian.AppendUint64(b, key)
+	}
+
+	return json.Marshal(base64.RawStdEncoding.EncodeToString(b))
+}
+
+// UnmarshalJSON decodes base64.
+func (k *AlertKeys) UnmarshalJSON(text []byte) error {
+	var s string
+	if err := json.Unmarshal(text, &s); err != nil {
+		return err
+	}
+
+	b, err := base64.RawStdEncoding.DecodeString(s)
+	if err != nil {
+		return err
+	}
+
+	*k = make(AlertKeys, 0, len(b)/8)
+	for ; len(b) >= 8; b = b[8:] {
+		*k = append(*k, binary.BigEndian.Uint64(b))
+	}
+
+	return nil
+}
+
+// AlertSilence suppresses the messages about the alerts of some tasks of a namespace until it ends. The alerts still open and close.
+type AlertSilence struct {
+	ID        string `json:"id,omitempty" record:"-"`
+	Namespace string `json:"namespace,omitempty" record:"-"`
+	Selector  string `json:"selector,omitempty" doc:"The labels of the tasks." oneof:"tasks,required"`
+	Glob      string `json:"glob,omitempty" doc:"The names of the tasks, with * and ?." oneof:"tasks,required"`
+	Since     Time   `json:"since"`
+	Until     Time   `json:"until" doc:"At most 30 days after since."`
+	By        string `json:"by,omitempty"`
+	Reason    string `json:"reason,omitempty" maxLength:"256"`
+	// NamespaceRev is the create revision of the namespace's record. A silence is void in a namespace that was created later.
+	NamespaceRev int64 `json:"namespace_rev,omitempty"`
+	// Mod is the mod revision of the record.
+	Mod int64 `json:"-"`
+}
+
+// MaxSilence is the longest time for which a silence may last.
+const MaxSilence = 30 * 24 * time.Hour
