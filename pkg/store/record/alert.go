@@ -50,50 +50,17 @@ func EncodeSilence(s task.AlertSilence) string {
 	return Encode(s)
 }
 
-// Sent is what a receiver of alerts has been told. The difference between it and the open alerts is the next message.
-type Sent struct {
-	UID string `json:"uid"` // of the receiver's task
-	// Delivered holds the alerts that the receiver believes to be open, and Uncertain those about which it may
-	// believe either, because a message about them failed.
-	Delivered task.AlertKeys `json:"delivered,omitempty"`
-	Uncertain task.AlertKeys `json:"uncertain,omitempty"`
-	Sending   *SentMessage   `json:"sending,omitempty"` // the message whose runs have not ended
-	// Horizon is a revision: alerts with an ID up to it count as delivered. 0: none. It is set when Delivered is full.
-	Horizon int64 `json:"horizon,omitempty"`
-	// Last is the last message that ended, and Recent how many were sent in a row without a quiet time (see package alert).
-	Last   *SentMessage `json:"last,omitempty"`
-	Recent int          `json:"recent,omitempty"`
-	// FailedInARow is how many messages in a row failed. Above 0, the next message is plain.
-	FailedInARow  int       `json:"failed_in_a_row,omitempty"`
-	LastDelivered task.Time `json:"last_delivered,omitzero"` // when a message was last delivered
-	RepeatedAt    task.Time `json:"repeated_at,omitzero"`    // when open alerts were last sent again
-
-	Receiver string `json:"-"` // NAMESPACE/NAME, in the key
-	Mod      int64  `json:"-"`
-}
-
-// SentMessage is a message to a receiver: one run of it, with the difference that it told.
-type SentMessage struct {
-	Runs     []string       `json:"runs"`
-	Opened   task.AlertKeys `json:"opened,omitempty"`
-	Closed   task.AlertKeys `json:"closed,omitempty"`
-	Plain    bool           `json:"plain,omitempty"` // without texts of tasks
-	Revision int64          `json:"revision"`        // the revision at which this was the difference
-	At       task.Time      `json:"at"`
-	Failed   bool           `json:"failed,omitempty"` // of a message that ended
-}
-
 // DecodeSent decodes what was sent to a receiver. ok is false if the key is not that of such a record. A record that cannot
 // be read is empty: everything that is open is sent again.
-func DecodeSent(keys Keys, e *mvccpb.KeyValue) (s Sent, ok bool) {
+func DecodeSent(keys Keys, e *mvccpb.KeyValue) (s task.AlertsSent, ok bool) {
 	receiver, ok := keys.ParseSentTo(string(e.Key))
 	if !ok {
 		return s, false
 	}
 
-	s, err := Decode[Sent](e.Value)
+	s, err := Decode[task.AlertsSent](e.Value)
 	if err != nil {
-		s = Sent{}
+		s = task.AlertsSent{}
 	}
 	s.Receiver, s.Mod = receiver, e.ModRevision
 

@@ -1,0 +1,41 @@
+package task
+
+// AlertsSent is what a receiver of alerts has been told. The difference between it and the alerts is the next message (see
+// package alert).
+type AlertsSent struct {
+	UID string `json:"uid"` // of the receiver's task
+	// Delivered holds the alerts that the receiver believes to be open, and Uncertain those about which it may
+	// believe either, because a message about them failed.
+	Delivered AlertKeys `json:"delivered,omitempty"`
+	Uncertain AlertKeys `json:"uncertain,omitempty"`
+	// Horizon is a revision: alerts with an ID up to it count as delivered. 0: none. It is set when Delivered is full.
+	Horizon int64 `json:"horizon,omitempty"`
+
+	Sending *AlertMessage  `json:"sending,omitempty"` // the message whose runs have not ended
+	Past    []AlertMessage `json:"past,omitempty"`    // the last messages that have ended, the newest first, each with only the alerts that it named
+
+	Recent        int  `json:"recent,omitempty"`          // how many messages were written in a row without a quiet time
+	FailedInARow  int  `json:"failed_in_a_row,omitempty"` // how many messages in a row failed; above 0, the next one is plain
+	FailingSince  Time `json:"failing_since,omitzero"`    // when the first of these was written
+	LastDelivered Time `json:"last_delivered,omitzero"`   // when a message was last delivered
+	RepeatedAt    Time `json:"repeated_at,omitzero"`      // when open alerts were last sent again
+
+	Receiver string `json:"-"` // NAMESPACE/NAME, in the key
+	// Mod is the mod revision of the record.
+	Mod int64 `json:"-"`
+}
+
+// AlertMessage is a message to a receiver: one run of it, with the difference that it told. A message with several runs has one
+// for each key: first for those of Closed, then for those of Opened.
+type AlertMessage struct {
+	Runs     []string  `json:"runs"`
+	Opened   AlertKeys `json:"opened,omitempty"`
+	Closed   AlertKeys `json:"closed,omitempty"`
+	Named    AlertKeys `json:"named,omitempty"`   // the alerts that its text names, at most 20, until it has ended
+	Horizon  int64     `json:"horizon,omitempty"` // open alerts with an ID up to it that are not in Opened were counted
+	Plain    bool      `json:"plain,omitempty"`   // without texts of tasks
+	Repeats  bool      `json:"repeats,omitempty"` // it also named what had been delivered before
+	Revision int64     `json:"revision"`          // the revision at which this was the difference
+	At       Time      `json:"at"`
+	Failed   bool      `json:"failed,omitempty"` // of a message that has ended
+}
