@@ -132,6 +132,7 @@ const bannedCalls = "os.Exit syscall.Exit log.Fatal log.Fatalf log.Fatalln conte
 var pure = map[string]struct{ files, types string }{
 	"pkg/daemon/clockguard":           {},
 	"pkg/internal/access":             {},
+	"pkg/internal/alert":              {},
 	"pkg/internal/ledger":             {},
 	"pkg/internal/overview":           {},
 	"pkg/internal/runstats":           {},

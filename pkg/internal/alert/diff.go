@@ -1,0 +1,396 @@
+package alert
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Limits limit how often a receiver gets a message, and how much its record contains.
+type Limits struct {
+	// Pace is the minimum time between the beginnings of two messages: before the first, the second and every further one. After Quiet
+	// without a message, the next one is the first again.
+	Pace  []time.Duration
+	Quiet time.Duration
+	// Retry is how long after the beginning of a failed message the next one follows: after the first failure in a row, and so on.
+	Retry []time.Duration
+	// Hold is how long an alert must have been closed before the receiver is told, and HoldFlapping that of one that has
+	// opened three times within Flapping.
+	Hold, HoldFlapping, Flapping time.Duration
+	// Keys is the maximum number of alerts in AlertsSent.Delivered, and of those that a message opens.
+	Keys int
+	// Uncertain is the maximum number of alerts in AlertsSent.Uncertain. The receiver may not be told of the closing of more.
+	Uncertain int
+	// Runs is the maximum number of runs of a message that has one for each alert.
+	Runs int
+}
+
+// DefaultLimits are the limits of all receivers. They allow three messages within six minutes.
+func DefaultLimits() Limits {
+	return Limits{
+		Pace: []time.Duration{0, time.Minute, 5 * time.Minute}, Quiet: 15 * time.Minute,
+		Retry: []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute},
+		Hold:  5 * time.Minute, HoldFlapping: time.Hour, Flapping: time.Hour,
+		Keys: 5000, Uncertain: 10_000, Runs: 10,
+	}
+}
+
+// Receiver is what Diff has to know about a receiver.
+type Receiver struct {
+	UID    string        // of its task
+	For    time.Duration // only alerts that have been open for so long are sent
+	Repeat time.Duration // open alerts are sent again after this time; 0: never
+	Each   bool          // a run for each alert, instead of one for all
+	Held   bool          // it is paused or frozen, and gets no messages
+}
+
+// Addressed is an alert for a receiver.
+type Addressed struct {
+	Key      uint64 // Key.Short
+	Alert    *task.Alert
+	Silenced bool
+}
+
+// Input is what Diff decides from. Alerts, silences and Sent are those of one revision.
+type Input struct {
+	Limits   Limits
+	Now      time.Time
+	Revision int64
+	Receiver Receiver
+	Sent     task.AlertsSent
+	// Ended says for each run of Sent.Sending whether it has succeeded. It is nil until all of them have ended.
+	Ended  []bool
+	Alerts []Addressed
+}
+
+// Decision is what follows for a receiver. If Write is set, Sent has to be written, with the runs of Sent.Sending if Message is set.
+type Decision struct {
+	Sent    task.AlertsSent
+	Write   bool
+	Message bool // Sent.Sending is a new message, whose Runs the caller sets
+	Runs    int  // how many runs the message has
+
+	// Opened, Closed and Repeated are the keys of the new message, the newest first. Closed also has keys of alerts that are
+	// gone or no longer addressed to the receiver.
+	Opened, Closed, Repeated []uint64
+	// Due is how many alerts are due, if the receiver is held.
+	Due int
+}
+
+// Diff decides what follows for one receiver: whether a message has been delivered, and what the next one contains.
+//
+//   - A receiver has one message at a time. While its runs have not ended, nothing follows.
+//   - What a message has told is delivered if its run has succeeded. Otherwise it is uncertain, because a run may have failed after
+//     the receiver had got it. What is uncertain is told again. After a failure, the message is plain, so that a text that
+//     the receiver rejects blocks nothing.
+//   - An alert that has opened is told when it has been open for a while, unless it is silenced. One that has closed is told
+//     when it has been closed for a while, and at once if its record is gone.
+//   - If more alerts are delivered than the record may contain, older ones count as delivered by their IDs (AlertsSent.Horizon).
+func Diff(in *Input) Decision {
+	s := in.Sent
+	changed := false
+
+	// Another task has the name now. It has been told nothing.
+	if s.UID != in.Receiver.UID {
+		changed = s.Mod != 0
+		s = task.AlertsSent{UID: in.Receiver.UID, Receiver: s.Receiver, Mod: s.Mod}
+	}
+
+	ids := make(map[uint64]int64, len(in.Alerts))
+	open := 0
+	for i := range in.Alerts {
+		ids[in.Alerts[i].Key] = in.Alerts[i].Alert.ID
+		if in.Alerts[i].Alert.IsOpen() {
+			open++
+		}
+	}
+
+	if s.Sending != nil {
+		if in.Ended == nil {
+			return Decision{Sent: in.Sent}
+		}
+		s = settle(s, in, ids)
+		changed = true
+	}
+
+	// Few are open again, so all of them can be in Delivered. Those that only counted as delivered are told once more.
+	if s.Horizon != 0 && open <= in.Limits.Keys/2 {
+		s.Horizon, changed = 0, true
+	}
+
+	d := Decision{Sent: s, Write: changed}
+	opened, repeated := dueOpenings(in, &s)
+	closed := dueClosings(in, &s)
+
+	switch {
+	case len(opened)+len(closed)+len(repeated) == 0:
+	case in.Receiver.Held:
+		d.Due = len(opened) + len(closed)
+	case in.Limits.mayWrite(&s, in.Now):
+		d.writeMessage(in, opened, closed, repeated)
+	}
+
+	return d
+}
+
+// writeMessage makes a message of what is due.
+func (d *Decision) writeMessage(in *Input, opened, closed, repeated []*Addressed) {
+	m := &task.AlertMessage{Revision: in.Revision, At: task.At(in.Now), Plain: d.Sent.FailedInARow > 0, Repeats: len(repeated) > 0}
+	if d.Runs = 1; in.Receiver.Each {
+		closed = closed[:min(len(closed), in.Limits.Runs)]
+		opened = opened[:min(len(opened), in.Limits.Runs-len(closed))]
+		d.Runs = len(closed) + len(opened)
+	} else if n := in.Limits.Keys; len(opened) > n {
+		// The oldest ones are only counted.
+		for _, a := range opened[n:] {
+			m.Horizon = max(m.Horizon, a.Alert.ID)
+		}
+		opened = opened[:n]
+	}
+
+	d.Opened, d.Closed, d.Repeated = keysOf(opened), keysOf(closed), keysOf(repeated)
+	m.Opened, m.Closed = sortedKeys(d.Opened), sortedKeys(d.Closed)
+
+	d.Message, d.Write = true, true
+	d.Sent.Sending, d.Sent.Recent = m, in.Limits.recent(&d.Sent, in.Now)+1
+}
+
+// keepPast is how many messages AlertsSent.Past contains.
+const keepPast = 10
+
+// settle returns the record after the runs of its message have ended.
+func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent {
+	m := *s.Sending
+	for i, ok := range in.Ended {
+		opened, closed := ofRun(&m, i)
+		if ok {
+			s.Delivered = addKeys(removeKeys(s.Delivered, closed), opened)
+			s.Uncertain = removeKeys(removeKeys(s.Uncertain, closed), opened)
+		} else {
+			s.Uncertain = addKeys(addKeys(s.Uncertain, closed), opened)
+		}
+	}
+
+	if m.Failed = slices.Contains(in.Ended, false); m.Failed {
+		if s.FailedInARow == 0 {
+			s.FailingSince = m.At
+		}
+		s.FailedInARow++
+	} else {
+		s.FailedInARow, s.FailingSince = 0, task.Time{}
+		s.Horizon = max(s.Horizon, m.Horizon)
+		if m.Repeats {
+			s.RepeatedAt = m.At
+		}
+	}
+	if slices.Contains(in.Ended, true) {
+		s.LastDelivered = task.At(in.Now)
+	}
+
+	// The receiver was told of all that is left out of Delivered here, so it counts as delivered as long as it is open.
+	var left []uint64
+	s.Delivered, left = keepNewest(s.Delivered, ids, in.Limits.Keys)
+	for _, key := range left {
+		s.Horizon = max(s.Horizon, ids[key])
+	}
+
+	s.Uncertain, _ = keepNewest(s.Uncertain, ids, in.Limits.Uncertain)
+
+	// Of past messages, the record has only the alerts that they named.
+	named := removeKeys(m.Named, m.Closed)
+	m.Opened, m.Closed, m.Named = named, removeKeys(m.Named, named), nil
+
+	s.Past = append([]task.AlertMessage{m}, s.Past[:min(len(s.Past), keepPast-1)]...)
+	s.Sending = nil
+
+	return s
+}
+
+// ofRun returns what the i-th run of a message has told.
+func ofRun(m *task.AlertMessage, i int) (opened, closed task.AlertKeys) {
+	switch n := len(m.Closed); {
+	case len(m.Runs) == 1:
+		return m.Opened, m.Closed
+	case i < n:
+		return nil, m.Closed[i : i+1]
+	case i-n < len(m.Opened):
+		return m.Opened[i-n : i-n+1], nil
+	}
+
+	return nil, nil
+}
+
+// dueOpenings returns the alerts whose opening is due, and those that are due to be repeated, the newest first.
+func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) {
+	repeat := false
+	for i := range in.Alerts {
+		a := &in.Alerts[i]
+		if !a.Alert.IsOpen() || a.Silenced {
+			continue
+		}
+
+		delivered := (hasKey(s.Delivered, a.Key) || a.Alert.ID <= s.Horizon) && !hasKey(s.Uncertain, a.Key)
+		switch {
+		case !delivered && hasElapsed(a.Alert.OpenedAt, in.Receiver.For, in.Now):
+			opened = append(opened, a)
+		case delivered && in.Receiver.Repeat > 0 && !in.Receiver.Each && a.Alert.Acknowledged == nil:
+			repeated = append(repeated, a)
+			repeat = repeat || hasElapsed(a.Alert.OpenedAt, in.Receiver.Repeat, in.Now)
+		}
+	}
+
+	// One message repeats all of them, so that alerts that opened at different times do not each cause one.
+	if !repeat || !hasElapsed(s.RepeatedAt, in.Receiver.Repeat, in.Now) {
+		repeated = nil
+	}
+
+	slices.SortFunc(opened, newerOpening)
+	slices.SortFunc(repeated, newerOpening)
+
+	return opened, repeated
+}
+
+// dueClosings returns the alerts whose closing is due, the newest first, then those that are gone.
+func dueClosings(in *Input, s *task.AlertsSent) (closed []*Addressed) {
+	known := addKeys(s.Delivered, s.Uncertain)
+	if len(known) == 0 {
+		return nil
+	}
+
+	present := make(task.AlertKeys, 0, len(in.Alerts))
+	for i := range in.Alerts {
+		a := &in.Alerts[i]
+		present = append(present, a.Key)
+		if !a.Alert.IsOpen() && hasKey(known, a.Key) && hasElapsed(a.Alert.Closed.At, in.Limits.holdOf(a.Alert), in.Now) {
+			closed = append(closed, a)
+		}
+	}
+	slices.SortFunc(closed, func(a, b *Addressed) int {
+		return cmp.Or(b.Alert.Closed.At.Compare(a.Alert.Closed.At.Time), cmp.Compare(a.Key, b.Key))
+	})
+
+	for _, key := range removeKeys(known, sortedKeys(present)) {
+		closed = append(closed, &Addressed{Key: key})
+	}
+
+	return closed
+}
+
+// newerOpening orders alerts by their last opening, the newest first.
+func newerOpening(a, b *Addressed) int {
+	return cmp.Or(b.Alert.OpenedAt.Compare(a.Alert.OpenedAt.Time), cmp.Compare(b.Alert.ID, a.Alert.ID), cmp.Compare(a.Key, b.Key))
+}
+
+// holdOf returns how long an alert must have been closed before receivers are told.
+func (l *Limits) holdOf(a *task.Alert) time.Duration {
+	if IsFlapping(a, l.Flapping) {
+		return l.HoldFlapping
+	}
+	return l.Hold
+}
+
+// IsFlapping reports whether the last three openings of an alert were within a time.
+func IsFlapping(a *task.Alert, within time.Duration) bool {
+	n := len(a.Opened)
+	return n >= 2 && a.OpenedAt.Sub(a.Opened[n-2].Time) <= within
+}
+
+// mayWrite reports whether a message may be written now.
+func (l *Limits) mayWrite(s *task.AlertsSent, now time.Time) bool {
+	if len(s.Past) == 0 {
+		return true
+	}
+
+	recent := l.recent(s, now)
+	wait := at(l.Pace, recent)
+	if s.FailedInARow > 0 {
+		wait = at(l.Retry, s.FailedInARow-1)
+		// The pace holds as soon as its last step is reached, whatever failed before.
+		if recent >= len(l.Pace) {
+			wait = max(wait, at(l.Pace, recent))
+		}
+	}
+
+	return hasElapsed(s.Past[0].At, wait, now)
+}
+
+// recent returns how many messages were written in a row without a quiet time.
+func (l *Limits) recent(s *task.AlertsSent, now time.Time) int {
+	if len(s.Past) > 0 && hasElapsed(s.Past[0].At, l.Quiet, now) {
+		return 0
+	}
+	return s.Recent
+}
+
+// at returns the i-th step, or the last one. It is 0 if there are no steps.
+func at(steps []time.Duration, i int) time.Duration {
+	if len(steps) == 0 {
+		return 0
+	}
+	return steps[min(i, len(steps)-1)]
+}
+
+// maxSkew is by how much the clocks of nodes may differ. A time that is later than that was written with a wrong clock.
+const maxSkew = time.Minute
+
+// hasElapsed reports whether a time is at least d ago. A time that a wrong clock has put into the future delays nothing.
+func hasElapsed(since task.Time, d time.Duration, now time.Time) bool {
+	age := now.Sub(since.Time)
+	return age >= d || age < -maxSkew
+}
+
+// Sets of keys are sorted, as in records.
+
+func hasKey(set task.AlertKeys, key uint64) bool {
+	_, found := slices.BinarySearch(set, key)
+	return found
+}
+
+// sortedKeys returns a set with these keys.
+func sortedKeys(keys []uint64) task.AlertKeys {
+	set := slices.Clone(keys)
+	slices.Sort(set)
+
+	return slices.Compact(set)
+}
+
+// addKeys returns the union of two sets. It does not modify them.
+func addKeys(set, more task.AlertKeys) task.AlertKeys {
+	if len(more) == 0 {
+		return set
+	}
+	return sortedKeys(slices.Concat(set, more))
+}
+
+// removeKeys returns a set without the keys of another one. It does not modify them.
+func removeKeys(set, gone task.AlertKeys) task.AlertKeys {
+	if len(set) == 0 || len(gone) == 0 {
+		return set
+	}
+	return slices.DeleteFunc(slices.Clone(set), func(key uint64) bool { return hasKey(gone, key) })
+}
+
+// keepNewest returns at most as many keys of a set, those with the highest IDs, and the others.
+func keepNewest(set task.AlertKeys, ids map[uint64]int64, most int) (kept task.AlertKeys, left []uint64) {
+	if len(set) <= most {
+		return set, nil
+	}
+
+	byID := slices.SortedFunc(slices.Values(set), func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(ids[b], ids[a]), cmp.Compare(a, b))
+	})
+
+	return sortedKeys(byID[:most]), byID[most:]
+}
+
+// keysOf returns the keys of alerts in their order.
+func keysOf(list []*Addressed) []uint64 {
+	keys := make([]uint64, len(list))
+	for i, a := range list {
+		keys[i] = a.Key
+	}
+
+	return keys
+}
