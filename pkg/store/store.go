@@ -34,6 +34,7 @@ type Store struct {
 	ofAccess
 	ofSecrets
 	ofFreezes
+	ofAlerts
 	ofCluster
 	ofEtcd
 	ofEvents
@@ -51,6 +52,7 @@ type (
 	ofAccess  = Access
 	ofSecrets = Secrets
 	ofFreezes = Freezes
+	ofAlerts  = Alerts
 	ofCluster = Cluster
 	ofEtcd    = etcdadmin.Etcd
 	ofEvents  = eventlog.Log
@@ -66,7 +68,7 @@ func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
-		Access{c}, Secrets{c}, Freezes{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), eventlog.New(c.etcd, c.keys),
+		Access{c}, Secrets{c}, Freezes{c}, Alerts{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), eventlog.New(c.etcd, c.keys),
 	}
 }
 

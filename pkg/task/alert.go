@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 )
@@ -112,7 +113,7 @@ type Alert struct {
 	Deadline Time              `json:"deadline,omitzero" doc:"The deadline that has passed."`
 	Text     string            `json:"text,omitempty" doc:"With kind cluster: what is wrong."`
 	Notify   []string          `json:"notify,omitempty" doc:"The receivers, each as NAMESPACE/NAME."`
-	Labels   map[string]string `json:"labels,omitempty" doc:"The labels owner, runbook and severity of the task."`
+	Labels   map[string]string `json:"labels,omitempty" doc:"The labels of the task. Messages contain owner, runbook and severity; silences select by all of them."`
 	More     map[AlertKind]int `json:"more,omitempty" doc:"With kind more: how many alerts are counted, by kind."`
 	Openings int               `json:"openings,omitempty" doc:"How often the alert was opened."`
 	// Opened holds the times of the last openings before OpenedAt, at most two, the newest last. They show whether the alert flaps.
@@ -157,6 +158,38 @@ const (
 
 // IsOpen reports whether the alert is open.
 func (a *Alert) IsOpen() bool { return a.Closed == nil }
+
+// Name returns the name of the alert in its namespace, as commands print and accept it: sync:failures. That of an alert about the cluster
+// is cluster:CODE.
+func (a *Alert) Name() string {
+	switch a.Kind {
+	case AlertCluster:
+		return "cluster:" + a.Code
+	case AlertMore:
+		return "~more:" + a.Receiver
+	}
+
+	return a.Task + ":" + string(a.Kind)
+}
+
+// FullName returns the name of the alert with its namespace, if it has one.
+func (a *Alert) FullName() string {
+	if a.Namespace == "" {
+		return a.Name()
+	}
+	return a.Namespace + "/" + a.Name()
+}
+
+// Severity returns the label severity of the task if it is one of AlertSeverities, and otherwise error.
+func (a *Alert) Severity() string {
+	if s := a.Labels[LabelSeverity]; slices.Contains(alertSeverities, s) {
+		return s
+	}
+	return DefaultAlertSeverity
+}
+
+// DefaultAlertSeverity is the severity of an alert whose task has no label that says otherwise.
+const DefaultAlertSeverity = "error"
 
 // alertSeverities are the values of the label severity, the most severe first.
 var alertSeverities = []string{"critical", "error", "warning", "info"}
@@ -215,11 +248,15 @@ type AlertSilence struct {
 	Until     Time   `json:"until" doc:"At most 30 days after since."`
 	By        string `json:"by,omitempty"`
 	Reason    string `json:"reason,omitempty" maxLength:"256"`
+	EndedBy   string `json:"ended_by,omitempty" doc:"Who ended it before its time; until is when."`
 	// NamespaceRev is the create revision of the namespace's record. A silence is void in a namespace that was created later.
 	NamespaceRev int64 `json:"namespace_rev,omitempty"`
 	// Mod is the mod revision of the record.
 	Mod int64 `json:"-"`
 }
 
-// MaxSilence is the longest time for which a silence may last.
-const MaxSilence = 30 * 24 * time.Hour
+// The limits of silences.
+const (
+	MaxSilence  = Duration(30 * 24 * time.Hour) // how long a silence may last
+	MaxSilences = 100                           // how many may be in force in a namespace
+)

@@ -64,6 +64,18 @@ func (s Selector) Compares() bool {
 	return slices.ContainsFunc(s, func(t term) bool { return t.order != "" && isFact(t.key) })
 }
 
+// Equalities returns the labels that everything has that the selector matches: those that it compares with a single value.
+func (s Selector) Equalities() map[string]string {
+	labels := map[string]string{}
+	for i := range s {
+		if t := &s[i]; !t.not && t.order == "" && len(t.values) == 1 {
+			labels[t.key] = t.values[0]
+		}
+	}
+
+	return labels
+}
+
 // termForms matches one term in any of its forms.
 var termForms = regexp.MustCompile(`^\s*(?:` +
 	`(!?)\s*([^\s=!(),<>]+)` + // exists, or not
