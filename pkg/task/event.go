@@ -14,18 +14,19 @@ type Event struct {
 	Revision    int64  `json:"revision" doc:"The etcd revision at which it happened."`
 	Time        Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it. If the record does not say, the latest clock that a node had announced before; absent only if no node was present."`
 	Approximate bool   `json:"approximate,omitempty" doc:"The time is a clock that was announced a few seconds earlier."`
-	Kind        string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
+	Kind        string `json:"kind" doc:"task, run, alert, shard, node, cluster, secret or gap."`
 	Action      string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
 	Actor       string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`
 	Secret        string `json:"secret,omitempty" doc:"The name of the secret that it is about."`
+	Alert         string `json:"alert,omitempty" doc:"The kind of the alert: failures, success_within, success_by, more (alerts that are counted together) or cluster; silence for a silence."`
 	UID           string `json:"uid,omitempty"`
 	Generation    int64  `json:"generation,omitempty" doc:"The new generation of the task or the secret."`
 	Run           string `json:"run,omitempty"`
 	State         string `json:"state,omitempty" doc:"The new state of the run or the node; absent if it no longer exists."`
-	Reason        string `json:"reason,omitempty" doc:"For a run: one of the reasons in docs/why.md. For a pause or a freeze: what its author wrote."`
+	Reason        string `json:"reason,omitempty" doc:"For a run: one of the reasons in docs/why.md. For a pause, a freeze or a silence: what its author wrote. For an alert: why it was closed, or the problem of the cluster."`
 	Trigger       string `json:"trigger,omitempty"`
 	ScheduledTime Time   `json:"scheduled_time,omitzero" doc:"The tick, or the first tick of a range."`
 	Last          Time   `json:"last,omitzero" doc:"The last tick of a range."`
@@ -49,12 +50,13 @@ const (
 	EventNode    = "node"
 	EventCluster = "cluster"
 	EventSecret  = "secret"
+	EventAlert   = "alert"
 	EventGap     = "gap"
 )
 
 // EventKinds returns the kinds that a request can select. Gaps are always included.
 func EventKinds() []string {
-	return []string{EventTask, EventRun, EventShard, EventNode, EventCluster, EventSecret}
+	return []string{EventTask, EventRun, EventAlert, EventShard, EventNode, EventCluster, EventSecret}
 }
 
 // The actions of events, by kind. Tasks also have the Change constants as actions.
@@ -93,6 +95,13 @@ const (
 	ActionUnfrozen = "unfrozen"
 
 	ActionSet = SecretSet // secret; ActionDeleted also applies
+
+	ActionOpened       = "opened"       // alert: an expectation is not met
+	ActionReopened     = "reopened"     // alert: it was closed a short time ago
+	ActionAcknowledged = "acknowledged" // alert: Actor works on it
+	ActionClosed       = "closed"       // alert: Reason says why
+	ActionSilenced     = "silenced"     // alert: messages about some tasks are held back
+	ActionUnsilenced   = "unsilenced"   // alert: a user has ended the silence
 
 	ActionCompacted = "compacted" // gap: etcd has compacted these revisions
 	ActionRestored  = "restored"  // gap: etcd was restored, and contains an older state than was reported

@@ -23,6 +23,8 @@ func EventText(e task.Event) string {
 	switch e.Kind {
 	case task.EventRun:
 		return OneLine(runEventText(e, by) + more)
+	case task.EventAlert:
+		return OneLine(alertEventText(e, by) + more)
 	case task.EventShard:
 		return OneLine(shardEventText(e) + more)
 	case task.EventGap:

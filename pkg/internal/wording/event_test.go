@@ -36,6 +36,12 @@ func TestEventText(t *testing.T) {
 		{task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Node: "n1", Actor: "n2"}, "assigned to n1, by the leader n2"},
 		{task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Node: "n1", Previous: "n3"}, "assigned to n1, after n3"},
 		{task.Event{Kind: task.EventShard, Action: task.ActionUnassigned, Previous: "n3", Actor: "n2"}, "taken from n3, by the leader n2"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionOpened, Alert: "failures", Actor: "n1", Detail: "2 in a row"}, "failures alert opened: 2 in a row"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionAcknowledged, Alert: "success_by", Actor: "user:ann"}, "success by alert acknowledged by user:ann"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionClosed, Alert: "failures", Actor: "n1", Reason: "not_watched"}, "failures alert closed (not watched)"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionClosed, Alert: "failures", Actor: "user:ann", Reason: "dismissed"}, "failures alert closed (dismissed) by user:ann"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionOpened, Alert: "cluster", Actor: "n1", Reason: "not_evaluated", Detail: "3 tasks"}, "cluster alert not_evaluated opened: 3 tasks"},
+		{task.Event{Kind: task.EventAlert, Action: task.ActionSilenced, Alert: "silence", Actor: "user:ann", Reason: "a move", Detail: "web-* until 16:00"}, "alerts silenced by user:ann: a move: web-* until 16:00"},
 		{task.Event{Kind: task.EventNode, Action: task.ActionLeft, Node: "n1", Detail: "instance x"}, "left: instance x"},
 	} {
 		if got := wording.EventText(c.event); got != c.want {

@@ -16,6 +16,14 @@ import (
 type did struct{ Key, Before, After string }
 
 const (
+	itsAlert  = "alerts/0003/ops/a/failures"
+	moreAlert = "alerts/0003/ops/~more/shared/slack"
+	oneCode   = "alerts/cluster/not_evaluated"
+	silence   = "alerts/silences/ops/k3f9"
+
+	alertOpen   = `{"uid":"u","since":"2026-11-20T12:00:00Z","opened_at":"2026-11-20T12:00:02Z","run":"r1","failures":2,"notify":["ops/slack"]`
+	alertClosed = alertOpen + `,"closed":{"at":"2026-11-20T13:00:00Z","why":"succeeded","run":"r2"}}`
+
 	inQueue   = "shards/0003/queue/ops/a/r1"
 	inHistory = "shards/0003/history/ops/a/r1"
 	inInbox   = "runs/n1/0003/ops/a/r1"
@@ -68,6 +76,7 @@ func story(e task.Event) string {
 	add("in", e.Namespace)
 	add("task", e.Task)
 	add("secret", e.Secret)
+	add("alert", e.Alert)
 	add("run", e.Run)
 	add("state", e.State)
 	add("was", e.Previous)
@@ -190,6 +199,35 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a deleted secret is forgotten", []did{{itsSecret, secretGone, ""}}, nil},
 		{"a secret is deleted by hand", []did{{itsSecret, secretSet, ""}}, []string{"secret deleted in=ops secret=db"}},
 		{"a secret that cannot be read", []did{{itsSecret, "", "{"}}, []string{"secret set in=ops secret=db detail=" + unreadableRecord}},
+
+		{"an alert opens", []did{{itsAlert, "", alertOpen + "}"}},
+			[]string{"alert opened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
+		{"an alert opens with the run that failed", []did{{itsAlert, "", alertOpen + "}"}, {inInbox, runs, ""}, {inHistory, "", ended}},
+			[]string{"run ended by=n1" + run + " state=failed node=n1 reason=exit_code detail=oh", "alert opened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
+		{"its receivers change", []did{{itsAlert, alertOpen + "}", alertOpen + `,"labels":{"owner":"x"}}`}}, nil},
+		{"somebody works on it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`}},
+			[]string{"alert acknowledged by=ann in=ops task=a alert=failures run=r1"}},
+		{"it is written again", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"},"labels":{"a":"b"}}`}}, nil},
+		{"somebody else works on it", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:20:00Z","by":"bob"}}`}},
+			[]string{"alert acknowledged by=bob in=ops task=a alert=failures run=r1"}},
+		{"it closes", []did{{itsAlert, alertOpen + "}", alertClosed}}, []string{"alert closed by=owner in=ops task=a alert=failures run=r2 reason=succeeded"}},
+		{"a person closes it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"closed":{"at":"2026-11-20T13:00:00Z","why":"dismissed","by":"ann"}}`}, {itsDead, dismissed, ""}},
+			[]string{"run dismissed by=ann" + run + " state=failed reason=exit_code", "alert closed by=ann in=ops task=a alert=failures reason=dismissed"}},
+		{"it opens again", []did{{itsAlert, alertClosed, alertOpen + "}"}}, []string{"alert reopened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
+		{"a closed alert is deleted", []did{{itsAlert, alertClosed, ""}}, nil},
+		{"an open alert is deleted by hand", []did{{itsAlert, alertOpen + "}", ""}}, []string{"alert closed by=owner in=ops task=a alert=failures run=r1"}},
+		{"an alert that cannot be read", []did{{itsAlert, alertOpen + "}", "{"}}, nil},
+		{"an alert that can be read again", []did{{itsAlert, "{", alertOpen + "}"}}, []string{"alert opened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
+		{"a deadline passes", []did{{"alerts/0003/ops/a/success_by", "", `{"deadline":"2026-11-20T12:00:00Z"}`}}, []string{"alert opened by=owner in=ops task=a alert=success_by detail=deadline 2026-11-20T12:00:00Z"}},
+		{"alerts are counted", []did{{moreAlert, "", `{"more":{"success_by":2,"failures":9}}`}}, []string{"alert opened by=owner in=ops alert=more detail=9 failures; 2 success_by; for shared/slack"}},
+		{"more alerts are counted", []did{{moreAlert, `{"more":{"failures":9}}`, `{"more":{"failures":10}}`}}, nil},
+		{"a problem of the cluster", []did{{oneCode, "", `{"text":"3 tasks are not evaluated"}`}}, []string{"alert opened by=boss alert=cluster reason=not_evaluated detail=3 tasks are not evaluated"}},
+		{"a silence", []did{{silence, "", `{"glob":"web-*","since":"2026-11-20T12:00:00Z","until":"2026-11-20T14:00:00Z","by":"ann","reason":"a move"}`}},
+			[]string{"alert silenced by=ann in=ops alert=silence reason=a move detail=web-* until 2026-11-20T14:00:00Z"}},
+		{"a silence is ended", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z","by":"ann"}`, `{"selector":"team=data","until":"2026-11-20T13:00:00Z","by":"ann","ended_by":"bob"}`}},
+			[]string{"alert unsilenced by=bob in=ops alert=silence detail=team=data"}},
+		{"a silence that has ended is deleted", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z"}`, ""}}, nil},
+		{"what was sent", []did{{"alerts/sent/ops/slack", "", "{}"}, {"alerts/strange", "", "{}"}}, nil},
 
 		{"a node joins", []did{{"nodes/n5", "", `{"instance":"i5","state":"ready"}`}}, []string{"node joined by=n5 state=ready node=n5 detail=instance i5"}},
 		{"a node tells its load", []did{{"nodes/n1", `{"state":"ready","running":3,"clock":"2026-11-20T12:00:00Z"}`, `{"state":"ready","running":4,"clock":"2026-11-20T12:00:05Z"}`}}, nil},

@@ -118,7 +118,7 @@ func (t *Translator) latestClock() (latest task.Time) {
 const unreadableRecord = "the record cannot be read"
 
 // Translate returns the events of one revision in a fixed order: cluster, nodes, shards,
-// secrets, tasks, runs, and within each of these in the order of the changes. Several changes
+// secrets, tasks, runs, alerts, and within each of these in the order of the changes. Several changes
 // that are one step for a user become one event, such as the move of a run from the queue into
 // an inbox. Changes that users do not see have no event, such as that of a watermark or of a
 // version that is kept.
@@ -155,7 +155,7 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	}
 
 	var all []task.Event
-	for _, part := range [][]task.Event{r.cluster, r.nodes, r.shards, r.secrets, tasks, runs} {
+	for _, part := range [][]task.Event{r.cluster, r.nodes, r.shards, r.secrets, tasks, runs, r.alerts} {
 		all = append(all, part...)
 	}
 
@@ -176,7 +176,7 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 type parts struct {
 	t                      *Translator
 	cluster, nodes, shards []task.Event
-	secrets                []task.Event
+	secrets, alerts        []task.Event
 	tasks                  map[string]*taskChange // by namespace/name
 	taskOrder              []string               // the keys of tasks in the order of the changes
 	runs                   map[string]*runChange  // by namespace/name/id
@@ -225,6 +225,8 @@ func (p *parts) addChange(c *Change) {
 		if e, ok := p.t.secretEvent(*c); ok {
 			p.secrets = append(p.secrets, e)
 		}
+	case "alerts":
+		p.alerts = append(p.alerts, p.t.alertEvents(c)...)
 	}
 }
 

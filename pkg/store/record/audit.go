@@ -212,11 +212,24 @@ func auditObject(keys Keys, key string) (task.AuditObject, bool) {
 		return accessObject(keys, key)
 	case "freezes":
 		return task.AuditObject{Kind: "freeze"}, key == keys.Freezes()
+	case "alerts":
+		return alertObject(keys, key)
 	case "cluster":
 		return task.AuditObject{Kind: "cluster"}, key == keys.Cluster()
 	}
 
 	return task.AuditObject{}, false
+}
+
+// alertObject is auditObject for the keys of alerts and of silences.
+func alertObject(keys Keys, key string) (task.AuditObject, bool) {
+	if ns, id, ok := keys.ParseSilence(key); ok {
+		return task.AuditObject{Kind: "silence", Namespace: ns, Name: id}, true
+	}
+
+	a, _, ok := keys.ParseAlert(key)
+
+	return task.AuditObject{Kind: "alert", Namespace: a.Namespace, Name: a.Name()}, ok
 }
 
 // IsAccessKind reports whether objects of a kind are access records: they say who may do what.

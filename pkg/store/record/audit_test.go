@@ -70,6 +70,11 @@ func TestAuditObjects_FollowFromKeys(t *testing.T) {
 		keys.Freezes():                   {Kind: "freeze"},
 		keys.Cluster():                   {Kind: "cluster"},
 
+		keys.Alert(ref, task.AlertFailures):       {Kind: "alert", Namespace: "ops", Name: "a:failures"},
+		keys.ClusterAlert("not_evaluated"):        {Kind: "alert", Name: "cluster:not_evaluated"},
+		keys.AlertsMore(3, "ops", "shared/slack"): {Kind: "alert", Namespace: "ops", Name: "~more:shared/slack"},
+		keys.Silence("ops", "k3f9"):               {Kind: "silence", Namespace: "ops", Name: "k3f9"},
+
 		keys.Entry(ref):                   none,
 		keys.Tombstone(ref):               none,
 		keys.Version(ref, 2):              none,
@@ -84,6 +89,8 @@ func TestAuditObjects_FollowFromKeys(t *testing.T) {
 		keys.Owner(3):                     none,
 		keys.Roles():                      none,
 		keys.NodeRequest(""):              none,
+		keys.SentTo(ref):                  none,
+		keys.AlertsOf(ref):                none,
 		keys.Specs():                      none,
 		keys.SpecsOf("ops"):               none,
 		keys.Cluster() + "/x":             none,

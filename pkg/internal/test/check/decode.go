@@ -57,7 +57,7 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 		// Only accessJudge is concerned with these keys, which reads them itself.
 		case "access", "audit", "secrets", "requests":
 		// No rule concerns these keys.
-		case "cleared", "moves", "events", "idempotency", "audit-gaps":
+		case "alerts", "cleared", "moves", "events", "idempotency", "audit-gaps":
 		default:
 			dec.addNote("keys below %s are not part of the key layout", dec.keys.Root()+dir)
 		}
