@@ -58,8 +58,8 @@ func (s Access) PutNamespace(ctx context.Context, mod int64, n task.Namespace, n
 	return s.putAccess(ctx, s.keys.Namespace(n.Name), mod, record.Encode(n), now)
 }
 
-// DeleteNamespace deletes the record of a namespace that has no tasks and no secrets;
-// task.ErrConflict if it has any. The caller must know that the namespace is not frozen: freezes is the record that
+// DeleteNamespace deletes the record of a namespace that has no tasks and no secrets, with its silences and what was sent to its
+// receivers; task.ErrConflict if it has any tasks or secrets. The caller must know that the namespace is not frozen: freezes is the record that
 // says so, and task.ErrConflict is returned if that has changed.
 func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, freezes FreezeRecord, now time.Time) error {
 	empty := []clientv3.Cmp{
@@ -68,7 +68,13 @@ func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, fre
 		isUnchanged(s.keys.Freezes(), freezes.Mod),
 	}
 
-	return s.deleteAccess(ctx, s.keys.Namespace(name), mod, now, empty...)
+	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Namespace(name))}
+	for _, prefix := range []string{s.keys.SentIn(name), s.keys.SilencesOf(name)} {
+		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
+	}
+	_, err := s.writeAccess(ctx, now, append(empty, isUnchanged(s.keys.Namespace(name), mod)), ops...)
+
+	return err
 }
 
 // DisableSubject has a subject do nothing from now on.
@@ -93,7 +99,7 @@ func (s Access) deleteAccess(ctx context.Context, key string, mod int64, now tim
 }
 
 // writeAccess changes a record below access/, and the fence with it.
-func (s Access) writeAccess(ctx context.Context, now time.Time, compares []clientv3.Cmp, op clientv3.Op) (int64, error) {
+func (s Access) writeAccess(ctx context.Context, now time.Time, compares []clientv3.Cmp, ops ...clientv3.Op) (int64, error) {
 	fence, err := s.getOne(ctx, s.keys.Fence())
 	if err != nil {
 		return 0, fmt.Errorf("read the fence: %w", err)
@@ -106,7 +112,7 @@ func (s Access) writeAccess(ctx context.Context, now time.Time, compares []clien
 
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   append(compares, isUnchanged(s.keys.Fence(), mod)),
-		Then: []clientv3.Op{op, clientv3.OpPut(s.keys.Fence(), record.Encode(value))},
+		Then: append(ops, clientv3.OpPut(s.keys.Fence(), record.Encode(value))),
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

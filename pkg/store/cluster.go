@@ -55,10 +55,15 @@ func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 // more hold; otherwise it returns task.ErrConflict. Fields of the record that this version of
 // Carillon does not know are preserved.
 func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
+	return s.changeCluster(ctx, old, c, more)
+}
+
+// changeCluster is ChangeCluster with further operations.
+func (s Cluster) changeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more []clientv3.Cmp, ops ...clientv3.Op) error {
 	value := record.KeepUnknownFields(old.raw, record.Encode(c), reflect.TypeFor[task.Cluster]())
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   append([]clientv3.Cmp{isUnchanged(s.keys.Cluster(), old.Mod)}, more...),
-		Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), value)},
+		Then: append([]clientv3.Op{clientv3.OpPut(s.keys.Cluster(), value)}, ops...),
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -412,13 +417,15 @@ func (p Present) Record() ClusterRecord {
 }
 
 // BumpEpoch increases the epoch of the cluster, which accepts the present content of etcd after
-// a restore: all nodes of a lower epoch start over with it. It returns task.ErrConflict if the
+// a restore: all nodes of a lower epoch start over with it. It also deletes what was sent to receivers of alerts, because nobody knows
+// what they were sent after the snapshot: all that is open is sent again. It returns task.ErrConflict if the
 // record has changed since p was read. After task.ErrUnknown, the epoch in the record shows
 // whether the write was applied.
 func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
 	c := p.Cluster
 	c.Epoch++
-	if err := s.ChangeCluster(ctx, p.Record(), c); err != nil {
+	sent := s.keys.SentAlerts()
+	if err := s.changeCluster(ctx, p.Record(), c, nil, clientv3.OpDelete(sent, withPrefix(sent))); err != nil {
 		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
 	}
 

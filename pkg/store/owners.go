@@ -80,7 +80,7 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 			}
 		}
 
-		if err := s.commitAsLeader(ctx, term, t); err != nil {
+		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("assign %d shards: %w", len(chunk), err)
 		}
 
@@ -95,23 +95,6 @@ func inChunks[T any](list []T, do func([]T) error) error {
 		if err := do(chunk); err != nil {
 			return err
 		}
-	}
-
-	return nil
-}
-
-// commitAsLeader commits t if the leader's term holds. It returns task.ErrFenced if the term is
-// over, and task.ErrConflict if another comparison of t failed.
-func (s Owners) commitAsLeader(ctx context.Context, term kv.Fence, t kv.Txn) error {
-	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
-	res, err := s.writeAlone(ctx, t)
-	switch {
-	case err != nil:
-		return err
-	case !res.Succeeded && !term.Holds(readAt(res, 0)):
-		return task.ErrFenced
-	case !res.Succeeded:
-		return task.ErrConflict
 	}
 
 	return nil
@@ -159,7 +142,7 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
 
-		if err := s.commitAsLeader(ctx, term, t); err != nil {
+		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("prepare %d shards: %w", len(chunk), err)
 		}
 
@@ -178,7 +161,7 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 			t.Then = append(t.Then, clientv3.OpDelete(key))
 		}
 
-		if err := s.commitAsLeader(ctx, term, t); err != nil {
+		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("withdraw %d shards: %w", len(chunk), err)
 		}
 

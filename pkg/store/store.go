@@ -133,6 +133,23 @@ func commitWrite(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, erro
 	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 }
 
+// commitAsLeader commits t if the leader's term holds, and returns the revision. It returns task.ErrFenced if the term is
+// over, and task.ErrConflict if another comparison of t failed.
+func (s *conn) commitAsLeader(ctx context.Context, term kv.Fence, t kv.Txn) (int64, error) {
+	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
+	res, err := s.writeAlone(ctx, t)
+	switch {
+	case err != nil:
+		return 0, err
+	case !res.Succeeded && !term.Holds(readAt(res, 0)):
+		return 0, task.ErrFenced
+	case !res.Succeeded:
+		return 0, task.ErrConflict
+	}
+
+	return res.Revision, nil
+}
+
 // readKey reads a key or a range. The read is linearizable. Its error wraps
 // task.ErrUnavailable.
 func (s *conn) readKey(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {

@@ -172,9 +172,12 @@ func (k Keys) ClusterAlert(code string) string { return k.ClusterAlerts() + code
 // SentAlerts is the prefix of what was sent to receivers.
 func (k Keys) SentAlerts() string { return k.Alerts() + "sent/" }
 
+// SentIn is the prefix of what was sent to the receivers of a namespace.
+func (k Keys) SentIn(namespace string) string { return k.SentAlerts() + namespace + "/" }
+
 // SentTo is the key of what was sent to a receiver.
 func (k Keys) SentTo(receiver Ref) string {
-	return k.SentAlerts() + receiver.Namespace + "/" + receiver.Name
+	return k.SentIn(receiver.Namespace) + receiver.Name
 }
 
 // Silences is the prefix of all silences.
