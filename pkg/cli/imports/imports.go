@@ -204,8 +204,11 @@ func (i *importSession) eachFile(ctx context.Context, files []string, take func(
 }
 
 // listFiles returns the files that paths name. A directory stands for the files in it for which wanted returns
-// true, in the order of their names.
-func listFiles(paths []string, wanted func(name string) bool) (files []string, err error) {
+// true, in the order of their names. It is an error if there are none, or if a directory has only directories. what
+// names these files.
+func listFiles(paths []string, what string, wanted func(name string) bool) (files []string, err error) {
+	var empty []string // directories without such a file
+	nested := false
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if p == "-" || err == nil && !info.IsDir() {
@@ -222,12 +225,30 @@ func listFiles(paths []string, wanted func(name string) bool) (files []string, e
 			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
 		}
 
+		before, directories := len(files), 0
 		for _, e := range entries {
 			path := filepath.Join(p, e.Name())
-			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && wanted(e.Name()) {
+			info, err := os.Stat(path)
+			switch {
+			case err != nil:
+			case info.IsDir():
+				directories++
+			case info.Mode().IsRegular() && wanted(e.Name()):
 				files = append(files, path)
 			}
 		}
+
+		if len(files) == before {
+			empty = append(empty, p)
+			nested = nested || directories > 0
+		}
+	}
+
+	if nested {
+		return nil, fmt.Errorf("%s: contains no %s; directories in it are not read", strings.Join(empty, ", "), what)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: contains no %s", strings.Join(empty, ", "), what)
 	}
 
 	return slices.Compact(files), nil

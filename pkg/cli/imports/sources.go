@@ -56,7 +56,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		files, err := listFiles(paths, cronReads.MatchString)
+		files, err := listFiles(paths, "crontabs", cronReads.MatchString)
 		if err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		files, err := listFiles(paths, func(name string) bool {
+		files, err := listFiles(paths, "systemd timers", func(name string) bool {
 			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
 		})
 
@@ -231,7 +231,7 @@ func dkronCommand(f *factory.Factory) *cobra.Command {
 		}
 		i.AnyNode = i.anyNode
 
-		files, err := listFiles(paths, func(name string) bool { return strings.HasSuffix(name, ".json") })
+		files, err := listFiles(paths, "JSON files", func(name string) bool { return strings.HasSuffix(name, ".json") })
 		if err != nil {
 			return err
 		}
