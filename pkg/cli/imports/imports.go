@@ -91,6 +91,10 @@ func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 		i.Prefix = pinnedTo
 	}
 
+	if local {
+		i.Home = homeOf
+	}
+
 	if i.Timezone != "" {
 		_, err := schedule.Location(i.Timezone)
 		return err

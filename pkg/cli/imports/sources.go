@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -86,6 +87,15 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
+// homeOf returns the home directory of a user of this host, or "" if there is no such user.
+func homeOf(name string) string {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return ""
+	}
+	return cmp.Or(u.HomeDir, "/")
+}
+
 // cronReads matches the names of files that cron reads in a directory. They contain no dots, unlike the files
 // that package upgrades leave behind.
 var cronReads = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -101,13 +111,16 @@ func currentUser() string {
 // systemdCommand returns "carillon import systemd".
 func systemdCommand(f *factory.Factory) *cobra.Command {
 	i := newImportSession(f)
+	var owner string
 	cmd := &cobra.Command{
 		Use:   "systemd UNIT-FILE|DIR...",
 		Short: "Import systemd timers as tasks",
 		Long: "Convert systemd timers and the services that they start to tasks, and apply them. The service of a timer is\n" +
-			"looked up in the files that you pass and next to the timer. Calendar events become cron expressions, if there\n" +
-			"is an equivalent; OnUnitActiveSec becomes @every. Persistent, RandomizedDelaySec, commands, user, environment\n" +
-			"and limits are converted. The command reports settings without an equivalent. Drop-ins are not read.\n\n" +
+			"looked up in the files that you pass and next to the timer. Calendar events become cron expressions or @at, if\n" +
+			"there is an equivalent; OnUnitActiveSec becomes @every. All settings of the service that a task has are\n" +
+			"converted. The command reports the others. It reads no drop-ins, and imports timers that are disabled, too.\n\n" +
+			"Units in ~/.config/systemd/user and ~/.local/share/systemd/user run as the owner of that directory. With --user,\n" +
+			"all files are units of that user.\n\n" +
 			"The command reports what it cannot import with its line, imports the rest, and exits with 8.",
 		Example: `  carillon import systemd /usr/lib/systemd/system/fstrim.timer --dry-run
   carillon import systemd /etc/systemd/system --shadow
@@ -116,10 +129,13 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 		Args: factory.Args(1, -1, "the timer"),
 	}
 	i.bindFlags(cmd, "default: this host's", "default: this host's")
+	cmd.Flags().StringVar(&owner, "user", "", "read the files as units of the user with this `NAME`")
+	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		if err := i.fillDefaults(cmd, true); err != nil {
+		if err := cmp.Or(factory.RefuseEmpty(cmd, "user"), i.fillDefaults(cmd, true)); err != nil {
 			return err
 		}
+		i.Options.User = owner
 
 		files, err := listFiles(paths, "systemd timers", func(name string) bool {
 			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
@@ -130,7 +146,7 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		var units []importer.Unit
-		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
+		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, readUnit(name, text)) })
 		if err != nil {
 			return err
 		}
@@ -141,6 +157,15 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// readUnit parses a unit file, and adds its path, which determines the user.
+func readUnit(name, text string) importer.Unit {
+	u := importer.ReadUnit(name, text)
+	if path, err := filepath.Abs(name); err == nil {
+		u.Path = filepath.ToSlash(path)
+	}
+	return u
 }
 
 // addServices adds the services in the directories of timers.

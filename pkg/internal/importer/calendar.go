@@ -19,10 +19,18 @@ var calendarWords = map[string]string{
 }
 
 // Calendar converts a calendar event of systemd, as in OnCalendar=, to a cron expression and a time zone, which is
-// "" if the event has none. Some events cannot be converted: years, fractions of a second, days counted from a
-// month's end except the last, and a weekday combined with days of the month, where systemd requires both and cron
-// only one.
-func Calendar(text string) (expr, zone string, err error) {
+// "" if the event has none. A single time becomes @at; it is in the zone local unless the event has one. Some events
+// cannot be converted: other years, fractions of a second, days counted from a month's end except the last, and a
+// weekday combined with days of the month, where systemd requires both and cron only one.
+func Calendar(text, local string) (expr, zone string, err error) {
+	if seconds, ok := strings.CutPrefix(text, "@"); ok {
+		n, err := strconv.ParseInt(seconds, 10, 64)
+		if err != nil {
+			return "", "", fmt.Errorf("%s is not a number of seconds since 1970", quoteShort(text))
+		}
+		return formatOnce(time.Unix(n, 0)), "", nil
+	}
+
 	// The last word may be a time zone.
 	words := strings.Fields(text)
 	if n := len(words); n > 1 {
@@ -60,15 +68,55 @@ func Calendar(text string) (expr, zone string, err error) {
 		return "", "", fmt.Errorf("is empty")
 	}
 
+	if e.year != "" {
+		if zone != "" {
+			local = zone
+		}
+		expr, err = e.toOnce(local)
+		return expr, "", err
+	}
+
 	expr, err = e.toCron()
 
 	return expr, zone, err
 }
 
+// formatOnce returns the schedule with one tick.
+func formatOnce(at time.Time) string { return "@at " + at.UTC().Format(time.RFC3339) }
+
+// isOnce reports whether an expression has a single tick.
+func isOnce(expr string) bool { return strings.HasPrefix(expr, "@at ") }
+
 // calendarEvent is a calendar event as fields of a cron expression. Weekdays are numbers.
 type calendarEvent struct {
 	weekdays, month, day string
 	clock                [3]string // hour, minute, second
+	year                 string    // "": every year
+}
+
+// toOnce returns the expression for an event with a year, which must be a single time.
+func (e calendarEvent) toOnce(zone string) (string, error) {
+	numbers := make([]int, 6)
+	for i, text := range []string{e.year, e.month, e.day, e.clock[0], e.clock[1], e.clock[2]} {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return "", fmt.Errorf("the year %s is only supported in a single time, such as 2030-12-24 18:00: for a period, use start and end of the task", quoteShort(e.year))
+		}
+		numbers[i] = n
+	}
+
+	location, err := schedule.Location(zone)
+	if err != nil {
+		return "", err
+	}
+
+	at := time.Date(numbers[0], time.Month(numbers[1]), numbers[2], numbers[3], numbers[4], numbers[5], 0, location)
+	weekday := strconv.Itoa(int(at.Weekday()))
+	if at.Day() != numbers[2] || e.weekdays != "*" && !slices.Contains(strings.Split(e.weekdays, ","), weekday) {
+		return "", fmt.Errorf("never elapses: %s-%s-%s is not such a day", e.year, e.month, e.day)
+	}
+
+	return formatOnce(at), nil
 }
 
 var (
@@ -144,7 +192,10 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 	}
 
 	if year != "*" {
-		return fmt.Errorf("the year %s is not supported: use start and end of the task", quoteShort(year))
+		e.year = year
+		if n, err := strconv.Atoi(year); err == nil && len(year) == 2 {
+			e.year = strconv.Itoa(1900 + (n+30)%100 + 70) // 70 to 99 are of the last century
+		}
 	}
 
 	e.month, err = calendarField(month, 1, 12, "month")

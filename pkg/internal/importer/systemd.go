@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -16,7 +15,7 @@ import (
 // units without a timer. It does not know drop-ins: pass the output of systemctl cat.
 //
 // Missed ticks run only with Persistent=, and runs of a service do not overlap. The user of a service is root by
-// default.
+// default, and the units of a user run as that user.
 func Systemd(units []Unit, o Options) Result {
 	var r Result
 
@@ -28,7 +27,9 @@ func Systemd(units []Unit, o Options) Result {
 				continue
 			}
 
-			r.addJob(t.job)
+			var one Result
+			one.addJob(t.job)
+			r.Join(one)
 		}
 	}
 
@@ -37,8 +38,9 @@ func Systemd(units []Unit, o Options) Result {
 
 // timer holds the state while a timer is read.
 type timer struct {
-	unit Unit
-	job  Job
+	unit    Unit
+	job     Job
+	ignored []string // settings without effect on a task
 }
 
 func (t *timer) addNote(format string, args ...any) {
@@ -52,8 +54,13 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 		return fmt.Errorf("is a template: import its instances instead")
 	}
 
+	scope, err := scopeOf(t.unit, o)
+	if err != nil {
+		return err
+	}
+
 	s := o.newSpec("systemd", path.Base(t.unit.File))
-	s.Name = joinName(makeSlug(o.Prefix), clipSlug(base, 100))
+	s.Name = joinName(makeSlug(o.Prefix), clipSlug(scope.user, 20), clipSlug(base, 80))
 	s.Description = makeDescription(t.unit.lastValue("Unit", "Description"))
 	if err := t.setSchedule(&s); err != nil {
 		return err
@@ -64,23 +71,27 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	if service == "" {
 		service = base + ".service"
 	}
+	if service, err = (expander{unit: path.Base(t.unit.File), scope: scope}).expandSpecifiers(service); err != nil {
+		return fmt.Errorf("setting Unit: %w", err)
+	}
 
-	i := slices.IndexFunc(units, func(u Unit) bool { return path.Base(u.File) == service })
+	i := findUnit(units, service, t.unit, o)
 	if i < 0 && strings.Contains(service, "@") { // an instance of a template
-		template := service[:strings.Index(service, "@")+1] + ".service"
-		i = slices.IndexFunc(units, func(u Unit) bool { return path.Base(u.File) == template })
+		i = findUnit(units, service[:strings.Index(service, "@")+1]+".service", t.unit, o)
 	}
 
 	if !strings.HasSuffix(service, ".service") || i < 0 {
 		return fmt.Errorf("starts %s, which is not among the given units", service)
 	}
 
-	if names := t.unit.unknownSettings("Timer", timerKeys...); len(names) > 0 {
-		t.addNote("settings of the timer that a task does not have: %s", strings.Join(names, ", "))
+	t.noteSettings()
+	if err := t.readService(&s, units[i], service, scope); err != nil {
+		return fmt.Errorf("%s: %w", service, err)
 	}
 
-	if err := t.readService(&s, units[i], service); err != nil {
-		return fmt.Errorf("%s: %w", service, err)
+	if len(t.ignored) > 0 {
+		slices.Sort(t.ignored)
+		t.addNote("settings without effect on a task: %s", strings.Join(slices.Compact(t.ignored), ", "))
 	}
 
 	t.job.Spec = s
@@ -88,38 +99,61 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	return nil
 }
 
-// timerKeys are the settings that are converted, or that have no effect.
-var timerKeys = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec OnUnitActiveSec OnUnitInactiveSec Persistent RandomizedDelaySec
-	FixedRandomDelay AccuracySec Unit RemainAfterElapse`)
+// The settings of a timer: those that are converted or have a note of their own, and those without effect on a task.
+var (
+	convertedInTimer = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec OnUnitActiveSec OnUnitInactiveSec Persistent
+	RandomizedDelaySec FixedRandomDelay DeferReactivation Unit`)
+	ignoredInTimer = strings.Fields("AccuracySec RemainAfterElapse")
+)
+
+// noteSettings adds notes about the settings of the timer that have no counterpart.
+func (t *timer) noteSettings() {
+	var lost []string
+	for _, key := range t.unit.settingNames("Timer") {
+		switch {
+		case slices.Contains(ignoredInTimer, key):
+			t.ignored = append(t.ignored, key)
+		case !slices.Contains(convertedInTimer, key):
+			lost = append(lost, key)
+		}
+	}
+
+	if len(lost) > 0 {
+		t.addNote("settings of the timer that a task does not have: %s", strings.Join(lost, ", "))
+	}
+
+	t.noteUnitSection(t.unit, expander{unit: path.Base(t.unit.File)})
+}
 
 // setSchedule converts the settings of the timer that determine its ticks.
 func (t *timer) setSchedule(s *task.Spec) error {
 	// Calendar events.
-	zone, all := "", task.Schedules{}
+	zone, recurring, all := "", false, task.Schedules{}
 	for i, event := range t.unit.allValues("Timer", "OnCalendar") {
 		if i == 0 {
 			t.job.Line = event.line
 		}
 
-		expr, z, err := Calendar(event.value)
+		expr, z, err := Calendar(event.value, s.Timezone)
 		if err != nil {
 			t.job.Line = event.line
 			return fmt.Errorf("OnCalendar=%s: %w", event.value, err)
 		}
 
-		if i > 0 && z != zone {
+		if all = append(all, expr); isOnce(expr) {
+			continue // it contains its offset from UTC
+		}
+		if recurring && z != zone {
 			return fmt.Errorf("OnCalendar= has several time zones, but a task has only one")
 		}
-
-		zone = z
-		all = append(all, expr)
+		zone, recurring = z, true
 	}
 
 	if zone != "" {
 		s.Timezone = zone
 	}
 
-	if location, err := schedule.Location(s.Timezone); err == nil && len(all) > 0 && len(clockChanges(location)) > 0 {
+	if location, err := schedule.Location(s.Timezone); err == nil && recurring && len(clockChanges(location)) > 0 {
 		// systemd skips a local time that does not exist, and elapses once at one that exists twice, even if the
 		// hour is *. In Carillon the policy does not apply to an hour field that starts with *, but it applies to
 		// 0-23.
@@ -127,7 +161,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 
 		for i, expr := range all {
 			fields := strings.Fields(expr)
-			if hour := len(fields) - 4; fields[hour] == "*" {
+			if hour := len(fields) - 4; !isOnce(expr) && fields[hour] == "*" {
 				fields[hour] = "0-23"
 				all[i] = strings.Join(fields, " ")
 			}
@@ -167,12 +201,8 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		return fmt.Errorf("the timer has no schedule")
 	}
 
-	// systemd runs missed ticks only with Persistent=, and then once.
 	s.Schedule = slices.Compact(all)
-	s.Missed.Policy = task.MissedSkip
-	if t.unit.boolValue("Timer", "Persistent") {
-		s.Missed.Policy, s.Missed.Window = task.MissedLatest, maxCatchUp
-	}
+	t.setPolicies(s)
 
 	if v := t.unit.lastValue("Timer", "RandomizedDelaySec"); v != "" {
 		delay, err := parseTimespan(v)
@@ -191,175 +221,26 @@ func (t *timer) setSchedule(s *task.Spec) error {
 	return nil
 }
 
-// systemdPath is the PATH that systemd sets for services.
-const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// serviceKeys are the settings that are converted, or that have no effect on a run.
-var serviceKeys = strings.Fields(`Type ExecStart ExecStartPre ExecStartPost ExecCondition User WorkingDirectory Environment TimeoutStartSec TimeoutSec
-	RuntimeMaxSec TimeoutStopSec KillMode StandardOutput StandardError SyslogIdentifier RemainAfterExit`)
-
-// readService converts the service that the timer starts.
-func (t *timer) readService(s *task.Spec, u Unit, name string) error {
-	switch kind := u.lastValue("Service", "Type"); kind {
-	case "", "simple", "exec", "oneshot", "idle":
-	default:
-		return fmt.Errorf("the service type %s is not supported: the process of a task must end, and leave no other processes", kind)
-	}
-
-	if u.boolValue("Service", "DynamicUser") && u.lastValue("Service", "User") == "" {
-		return errors.New("DynamicUser=yes is not supported, and without User= the task would run as root: set User=")
-	}
-
-	// systemd's defaults: PATH, the user root, and the directory /.
-	x := expander{unit: name}
-	env, err := readEnvironment(u, x)
-	if err != nil {
-		return err
-	}
-
-	if env["PATH"] == "" {
-		env["PATH"] = systemdPath
-	}
-
-	p := &task.Process{Env: env, User: u.lastValue("Service", "User"), Dir: "/"}
-	if p.User == "" {
-		p.User = "root"
-	}
-
-	if p.User, err = x.expandSpecifiers(p.User); err != nil {
-		return err
-	}
-
-	if dir := strings.TrimPrefix(u.lastValue("Service", "WorkingDirectory"), "-"); dir == "~" {
-		p.Dir = ""
-	} else if dir != "" {
-		if p.Dir, err = x.expandSpecifiers(dir); err != nil {
-			return err
+// setPolicies converts what happens to ticks that are missed, or elapse while the service is active.
+func (t *timer) setPolicies(s *task.Spec) {
+	// systemd runs missed calendar events only with Persistent=, and then once.
+	s.Missed.Policy = task.MissedSkip
+	if t.unit.boolValue("Timer", "Persistent") {
+		if t.unit.hasSetting("Timer", "OnCalendar") {
+			s.Missed.Policy, s.Missed.Window = task.MissedLatest, maxCatchUp
+		} else {
+			t.addNote("Persistent= has no effect without OnCalendar=")
 		}
 	}
 
-	if p.Command, p.Shell, err = t.buildCommand(u, x); err != nil {
-		return err
+	// A timer that elapses while its service is active computes its next time from the previous one. So it elapses once
+	// as soon as the service has ended, for all the times that have passed.
+	s.Overlap, s.Queue = task.OverlapQueue, task.QueuePolicy{Limit: 1, Drop: task.DropOldest}
+	if t.unit.boolValue("Timer", "DeferReactivation") {
+		s.Overlap, s.Queue = task.OverlapSkip, task.QueuePolicy{}
 	}
 
-	s.Action.Process = p
-	if err := t.setLimits(s, u); err != nil {
-		return err
+	if t.unit.boolValue("Timer", "FixedRandomDelay") {
+		t.addNote("FixedRandomDelay=yes: the jitter of a task differs from tick to tick")
 	}
-
-	if s.Description == "" {
-		s.Description = makeDescription(u.lastValue("Unit", "Description"))
-	}
-
-	t.nameOthers(u)
-
-	return nil
-}
-
-// setLimits converts the timeouts.
-func (t *timer) setLimits(s *task.Spec, u Unit) error {
-	key := "RuntimeMaxSec"
-	if u.lastValue("Service", "Type") == "oneshot" { // its start is the whole run
-		if key = "TimeoutStartSec"; u.lastValue("Service", key) == "" {
-			key = "TimeoutSec"
-		}
-	}
-
-	for i, to := range []*task.Duration{&s.Timeout, &s.KillGrace} {
-		key := []string{key, "TimeoutStopSec"}[i]
-		v := u.lastValue("Service", key)
-		if v == "" {
-			continue
-		}
-
-		d, err := parseTimespan(v)
-		if err != nil {
-			return fmt.Errorf("%s=%s: %w", key, v, err)
-		}
-
-		if d > 0 {
-			*to = task.Duration(d)
-		}
-	}
-
-	s.KillGrace = min(s.KillGrace, task.MaxGrace)
-
-	return nil
-}
-
-// nameOthers adds notes about settings of a service that affect it and have no counterpart.
-func (t *timer) nameOthers(u Unit) {
-	if names := u.unknownSettings("Service", serviceKeys...); len(names) > 0 {
-		t.addNote("settings of the service that a task does not have: %s", strings.Join(names, ", "))
-	}
-
-	var names []string
-	for _, name := range u.unknownSettings("Unit") {
-		if strings.HasPrefix(name, "Condition") || strings.HasPrefix(name, "Assert") || strings.HasPrefix(name, "On") || slices.Contains([]string{"Requires", "BindsTo"}, name) {
-			names = append(names, name)
-		}
-	}
-
-	if len(names) > 0 {
-		t.addNote("conditions that are not checked before a run: %s", strings.Join(names, ", "))
-	}
-}
-
-// readEnvironment parses Environment= of a service.
-func readEnvironment(u Unit, x expander) (map[string]string, error) {
-	env := map[string]string{}
-	for _, v := range u.allValues("Service", "Environment") {
-		words, err := splitWords(v.value)
-		if err != nil {
-			return nil, fmt.Errorf("setting Environment=%s: %w", v.value, err)
-		}
-
-		for _, w := range words {
-			name, value, ok := strings.Cut(w.text, "=")
-			if !ok {
-				return nil, fmt.Errorf("setting Environment: %s is not an assignment", quoteShort(w.text))
-			}
-			if env[name], err = x.expandSpecifiers(value); err != nil {
-				return nil, err
-			}
-		}
-	}
-
-	return env, nil
-}
-
-// expander replaces the specifiers of a unit: %n, %i, %%.
-type expander struct{ unit string }
-
-// expandSpecifiers replaces the specifiers. It returns an error for those that it does not know, such as those
-// whose value depends on the host.
-func (e expander) expandSpecifiers(text string) (string, error) {
-	if !strings.Contains(text, "%") {
-		return text, nil
-	}
-
-	base := strings.TrimSuffix(e.unit, path.Ext(e.unit))
-	prefix, instance, _ := strings.Cut(base, "@")
-	values := map[byte]string{'%': "%", 'n': e.unit, 'N': base, 'p': prefix, 'i': instance, 't': "/run", 'S': "/var/lib", 'C': "/var/cache", 'L': "/var/log", 'E': "/etc", 'T': "/tmp", 'V': "/var/tmp"}
-	var b strings.Builder
-
-	for i := 0; i < len(text); i++ {
-		if text[i] != '%' {
-			b.WriteByte(text[i])
-			continue
-		}
-
-		if i++; i == len(text) {
-			return "", fmt.Errorf("%s ends with %%", quoteShort(text))
-		}
-
-		v, ok := values[text[i]]
-		if !ok {
-			return "", fmt.Errorf("the specifier %%%c is not supported", text[i])
-		}
-
-		b.WriteString(v)
-	}
-
-	return b.String(), nil
 }

@@ -20,7 +20,7 @@ func TestCalendar_BecomesCron(t *testing.T) {
 		"Mon": "0 0 * * 1", "Mon..Sun 1:00": "0 1 * * *", "Sun *-*-1..7 04:00": "0 4 * * 0#1", "Mon,Tue *-*-8..14 04:00": "0 4 * * 1#2,2#2",
 		"*-02~01": "0 0 L 2 *", "12-24 18:00:30": "30 0 18 24 12 *", "*-*-* 00/6:00": "0 0-23/6 * * *", "Sunday 3:10": "10 3 * * 0",
 	} {
-		got, zone, err := importer.Calendar(event)
+		got, zone, err := importer.Calendar(event, "UTC")
 		if err != nil || got != want || zone != "" {
 			t.Errorf("%s: %q %q, %v", event, got, zone, err)
 		}
@@ -30,19 +30,20 @@ func TestCalendar_BecomesCron(t *testing.T) {
 		}
 	}
 
-	if got, zone, err := importer.Calendar("*-*-* 04:00 Europe/Berlin"); err != nil || got != "0 4 * * *" || zone != "Europe/Berlin" {
+	if got, zone, err := importer.Calendar("*-*-* 04:00 Europe/Berlin", "UTC"); err != nil || got != "0 4 * * *" || zone != "Europe/Berlin" {
 		t.Errorf("%s %s %v", got, zone, err)
 	}
 }
 
 func TestCalendar_RefusesWhatHasNoCron(t *testing.T) {
 	for event, want := range map[string]string{
-		"2026-12-24 18:00": "the year", "*-*~03": "only the last is supported", "Mon *-*-15 04:00": "weekdays combined with days", "*:*:0.5": "fractions of a second",
+		"2026-*-24 18:00": "the year \"2026\" is only supported in a single time", "2026..2028-12-24": "single time", "2027-02-29": "never elapses", "Mon 2026-12-24": "never elapses",
+		"@1.5": "is not a number of seconds", "*-*~03": "only the last is supported", "Mon *-*-15 04:00": "weekdays combined with days", "*:*:0.5": "fractions of a second",
 		"*-*-32": "not between 1 and 31", "25:00": "not between 0 and 23", "*:60": "not between", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is not a time",
 		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not between 1 and 12", "Mon *-*-L": "not between", "Mon *-*-*/2 00:00": "not between 1 and 31", "*-*-* */2:00": "not between 0 and 23", "*:5..2": "not between", "-": "day is missing",
 		"Mon..ſun": "cannot parse", "ſun": "cannot parse", // which fold to sun, and went on for ever
 	} {
-		if got, _, err := importer.Calendar(event); err == nil || !strings.Contains(err.Error(), want) {
+		if got, _, err := importer.Calendar(event, "UTC"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %q, %v", event, got, err)
 		}
 	}
@@ -107,7 +108,7 @@ Nice=19
 ProtectSystem=full
 `)
 	s := j.Spec
-	want := task.Process{Command: []string{"/usr/bin/dump", "--to", "/srv/a b", "dump"}, User: "postgres", Dir: "/var/lib",
+	want := task.Process{Command: []string{"/usr/bin/dump", "--to", "/srv/a b", "dump"}, User: "postgres", Dir: "/var/lib", Nice: 19,
 		Env: map[string]string{"A": "3", "B": "two words", "C": "%", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
 	full := task.Spec{Action: task.Action{Process: &want}}
 	if d := task.Differences(full, task.Spec{Action: s.Action}); len(d) > 0 {
@@ -118,13 +119,14 @@ ProtectSystem=full
 		t.Errorf("%+v", s)
 	}
 
-	if s.Missed.Policy != task.MissedLatest || s.Missed.Window.Std() < 8000*time.Hour || s.Jitter.String() != "1h30m" || s.Timeout.String() != "2h" || s.KillGrace.String() != "1m30s" || s.Overlap != task.OverlapSkip {
+	if s.Missed.Policy != task.MissedLatest || s.Missed.Window.Std() < 8000*time.Hour || s.Jitter.String() != "1h30m" || s.Timeout.String() != "2h" || s.KillGrace.String() != "1m30s" || s.Overlap != task.OverlapQueue {
 		t.Errorf("%+v", s)
 	}
 
 	notes := strings.Join(j.Notes, "\n")
 
-	for _, want := range []string{"settings of the timer that a task does not have: WakeSystem", "settings of the service that a task does not have: Nice, ProtectSystem", "conditions that are not checked before a run: ConditionACPower, OnFailure"} {
+	for _, want := range []string{"settings of the timer that a task does not have: WakeSystem", "settings of the service that a task does not have: ProtectSystem", "conditions that are not checked before a run: ConditionACPower=true",
+		"OnFailure=mail@dump.service.service: systemd starts this unit after a run has failed", "settings without effect on a task: AccuracySec"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q is missing in %q", want, notes)
 		}
@@ -184,7 +186,7 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 	for timer, want := range map[string]string{
 		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec is not supported",
-		"[Timer]\n\nOnCalendar=2030-01-01":                  "a.timer:3: OnCalendar=2030-01-01: the year",
+		"[Timer]\n\nOnCalendar=2030-*-01":                   "a.timer:3: OnCalendar=2030-*-01: the year",
 		"[Timer]":                                           "a.timer: the timer has no schedule",
 		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "starts b.service, which is not among the given units",
 		"[Timer]\nOnCalendar=daily UTC\nOnCalendar=weekly":  "several time zones",

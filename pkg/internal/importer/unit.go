@@ -1,18 +1,27 @@
 package importer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Unit is a unit file of systemd: its settings in order.
 type Unit struct {
 	File     string
+	Path     string // the absolute path, if File is relative
 	settings []setting
+	catPath  string // the path in the first line of the output of systemctl cat
 }
+
+// origin returns the path of the unit on the host where it is used, as far as it is known.
+func (u Unit) origin() string { return cmp.Or(u.catPath, u.Path, u.File) }
 
 // setting is one setting with its section. line is where it begins.
 type setting struct {
@@ -20,9 +29,16 @@ type setting struct {
 	line                int
 }
 
+// catHeader matches the first line of the output of systemctl cat.
+var catHeader = regexp.MustCompile(`^# (/\S+/systemd/\S+)\n`)
+
 // ReadUnit parses a unit file. Like systemd, it skips lines that are not valid.
 func ReadUnit(file, text string) Unit {
 	u := Unit{File: file}
+	if m := catHeader.FindStringSubmatch(text); m != nil {
+		u.catPath = m[1]
+	}
+
 	section, pending, begun, n := "", "", 0, 0
 	for line := range strings.Lines(text) {
 		n++
@@ -78,24 +94,36 @@ func (u Unit) allValues(section, key string) (list []setting) {
 
 // lastValue returns the value in force of a setting that does not accumulate.
 func (u Unit) lastValue(section, key string) string {
+	_, value := u.lastOf(section, key)
+	return value
+}
+
+// lastOf returns the value in force of a setting that has several names, and the name that the unit uses.
+func (u Unit) lastOf(section string, keys ...string) (key, value string) {
 	for _, s := range slices.Backward(u.settings) {
-		if s.section == section && s.key == key {
-			return s.value
+		if s.section == section && slices.Contains(keys, s.key) {
+			return s.key, s.value
 		}
 	}
 
-	return ""
+	return "", ""
 }
+
+// hasSetting reports whether a setting has a value.
+func (u Unit) hasSetting(section, key string) bool { return u.lastValue(section, key) != "" }
 
 // boolValue returns the value of a boolean setting.
-func (u Unit) boolValue(section, key string) bool {
-	return slices.Contains([]string{"1", "yes", "y", "true", "t", "on"}, strings.ToLower(u.lastValue(section, key)))
+func (u Unit) boolValue(section, key string) bool { return isTrue(u.lastValue(section, key)) }
+
+// isTrue reports whether a value is one of those that mean yes.
+func isTrue(value string) bool {
+	return slices.Contains([]string{"1", "yes", "y", "true", "t", "on"}, strings.ToLower(value))
 }
 
-// unknownSettings returns the names of the settings of a section that are not in known.
-func (u Unit) unknownSettings(section string, known ...string) (names []string) {
+// settingNames returns the names of the settings of a section that have a value.
+func (u Unit) settingNames(section string) (names []string) {
 	for _, s := range u.settings {
-		if s.section == section && s.value != "" && !slices.Contains(known, s.key) && !slices.Contains(names, s.key) {
+		if s.section == section && u.hasSetting(section, s.key) && !slices.Contains(names, s.key) {
 			names = append(names, s.key)
 		}
 	}
@@ -107,20 +135,20 @@ func (u Unit) unknownSettings(section string, known ...string) (names []string) 
 
 // buildCommand combines everything that a service starts, in order, into one action: a command, or a line for the
 // shell if there are several commands, or variables.
-func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string, err error) {
+func (s *service) buildCommand() (command []string, shell string, err error) {
 	// plain remains true while the only command needs no shell. splits becomes true if the value of a variable is
 	// split into words.
 	var parts []string
-	plain, splits := true, false
+	plain, splits := len(s.defaults) == 0, false
 	add := func(key, after string) error {
-		for _, v := range u.allValues("Service", key) {
-			e, err := readExec(v.value, x)
+		for _, v := range s.unit.allValues("Service", key) {
+			e, err := readExec(v.value, s.expander)
 			if err != nil {
 				return fmt.Errorf("%s=%s: %w", key, v.value, err)
 			}
 
 			if e.privileged {
-				t.addNote("%s: the prefix + or !, which gives the command more privileges, is not supported", key)
+				s.addNote("%s: the prefix + or !, which gives the command more privileges, is not supported", key)
 			}
 
 			line := e.shellLine()
@@ -147,7 +175,7 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 		}
 	}
 
-	if len(u.allValues("Service", "ExecStart")) == 0 {
+	if !s.unit.hasSetting("Service", "ExecStart") {
 		return nil, "", errors.New("ExecStart is missing")
 	}
 
@@ -156,8 +184,13 @@ func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string
 		return command, "", nil
 	}
 
+	// Variables that a file of env_from may have set keep the value of the file, as in systemd.
+	for _, name := range slices.Sorted(maps.Keys(s.defaults)) {
+		shell += fmt.Sprintf("[ -n \"${%s+set}\" ] || export %s=%s\n", name, name, shellQuote(s.defaults[name]))
+	}
+
 	if splits {
-		shell = "set -f\n" // split the values of variables into words, without pathname expansion
+		shell += "set -f\n" // split the values of variables into words, without pathname expansion
 	}
 
 	for i, p := range parts {
@@ -332,6 +365,62 @@ func shellQuote(s string) string {
 // escapeBytes maps the characters of C escapes to their values.
 var escapeBytes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
 
+// readEscape returns the text of a C escape, whose backslash comes before text, and how many bytes it has.
+func readEscape(text string) (value string, n int, err error) {
+	if text == "" {
+		return "", 0, errors.New("ends with a backslash")
+	}
+	if c, ok := escapeBytes[text[0]]; ok {
+		return string([]byte{c}), 1, nil
+	}
+
+	digits, base, skip := 0, 16, 1
+	switch c := text[0]; {
+	case c == 'x':
+		digits = 2
+	case c == 'u':
+		digits = 4
+	case c == 'U':
+		digits = 8
+	case c >= '0' && c <= '7':
+		digits, base, skip = 3, 8, 0
+	}
+
+	if digits > 0 && len(text) >= skip+digits {
+		code, err := strconv.ParseUint(text[skip:skip+digits], base, 32)
+		switch {
+		case err != nil || code == 0:
+		case digits <= 3 && code < utf8.RuneSelf:
+			return string([]byte{byte(code)}), skip + digits, nil
+		case digits > 3 && utf8.ValidRune(rune(code)):
+			return string(rune(code)), skip + digits, nil
+		}
+	}
+
+	return "", 0, fmt.Errorf(`the escape \%c is not supported`, text[0])
+}
+
+// unescapeText replaces the C escapes of a text.
+func unescapeText(text string) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			b.WriteByte(text[i])
+			continue
+		}
+
+		value, n, err := readEscape(text[i+1:])
+		if err != nil {
+			return "", err
+		}
+
+		b.WriteString(value)
+		i += n
+	}
+
+	return b.String(), nil
+}
+
 // splitWords splits a line as systemd does: with quotes around whole words, and with C escapes.
 func splitWords(text string) (words []word, err error) {
 	var b strings.Builder
@@ -340,17 +429,14 @@ func splitWords(text string) (words []word, err error) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '\\':
-			if i++; i == len(text) {
-				return nil, errors.New("ends with a backslash")
+			escaped, n, err := readEscape(text[i+1:])
+			if err != nil {
+				return nil, err
 			}
 
-			e, ok := escapeBytes[text[i]]
-			if !ok {
-				return nil, fmt.Errorf(`the escape \%c is not supported`, text[i])
-			}
-
-			b.WriteByte(e)
+			b.WriteString(escaped)
 			within = true
+			i += n
 		case quote != 0 && c == quote:
 			quote = 0
 		case quote != 0:

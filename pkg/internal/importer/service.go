@@ -1,0 +1,858 @@
+package importer
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// systemdPath is the PATH that systemd sets for services.
+const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// systemdStopTimeout is the default of TimeoutStopSec=.
+const systemdStopTimeout = task.Duration(90 * time.Second)
+
+// convertedInService are the settings of a service that set a field of the task, or add a note of their own, unless they
+// have the default of systemd.
+var convertedInService = strings.Fields(`
+	Type ExecCondition ExecStart ExecStartPre ExecStartPost DynamicUser User Group SupplementaryGroups Environment EnvironmentFile
+	UnsetEnvironment WorkingDirectory RootDirectory RootImage StandardInput StandardInputText StandardInputData StandardOutput
+	StandardError UMask Nice IOSchedulingClass IOSchedulingPriority NoNewPrivileges PrivateTmp MemoryMax MemoryLimit MemorySwapMax
+	CPUQuota TasksMax LimitNOFILE LimitFSIZE LimitCORE LimitNPROC LimitSTACK LimitAS LimitCPU TimeoutSec TimeoutStartSec
+	TimeoutStopSec RuntimeMaxSec KillSignal KillMode Restart RestartSec RestartSteps RestartMaxDelaySec RestartForceExitStatus
+	RestartPreventExitStatus SuccessExitStatus RemainAfterExit ExecStop ExecStopPost
+	RuntimeDirectory StateDirectory CacheDirectory LogsDirectory ConfigurationDirectory`)
+
+// ignoredInService are the settings that concern the journal, the accounting of systemd, or a running service.
+var ignoredInService = strings.Fields(`
+	SyslogIdentifier SyslogFacility SyslogLevel SyslogLevelPrefix LogLevelMax LogRateLimitIntervalSec LogRateLimitBurst
+	LogExtraFields LogFilterPatterns LogNamespace CPUAccounting MemoryAccounting IOAccounting BlockIOAccounting TasksAccounting
+	IPAccounting NotifyAccess PIDFile GuessMainPID ExecReload ReloadSignal TTYPath TTYReset TTYVHangup TTYVTDisallocate
+	StartLimitInterval StartLimitBurst`)
+
+// impliesNoNewPrivileges are settings with which a service that does not run as root gets NoNewPrivileges=yes, too.
+var impliesNoNewPrivileges = strings.Fields(`
+	SystemCallFilter SystemCallArchitectures RestrictAddressFamilies RestrictNamespaces PrivateDevices ProtectKernelTunables
+	ProtectKernelModules ProtectKernelLogs ProtectClock MemoryDenyWriteExecute RestrictRealtime RestrictSUIDSGID LockPersonality
+	SystemCallLog ProtectHostname`)
+
+// service holds the state while a service is read.
+type service struct {
+	*timer
+	unit Unit
+	expander
+	spec     *task.Spec
+	process  *task.Process
+	defaults map[string]string // variables that the files of env_from may override
+	ignored  []string          // settings without effect in this service
+}
+
+// readService converts the service that the timer starts.
+func (t *timer) readService(spec *task.Spec, u Unit, name string, scope unitScope) error {
+	s := &service{timer: t, unit: u, expander: expander{unit: name, scope: scope}, spec: spec, process: &task.Process{}}
+
+	steps := []func() error{
+		s.checkType, s.setAccount, s.setEnvironment, s.setCommand, s.setDirectory, s.setInput, s.setPriority, s.setPrivileges,
+		s.setControlGroup, s.setRlimits, s.setTimeouts, s.setSignal, s.setSuccess, s.setRetry,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+
+	spec.Action.Process = s.process
+	if spec.Description == "" {
+		spec.Description = makeDescription(u.lastValue("Unit", "Description"))
+	}
+
+	s.noteLost()
+
+	return nil
+}
+
+// value returns the value in force of a setting of the service.
+func (s *service) value(key string) string { return s.unit.lastValue("Service", key) }
+
+// isSystem reports whether the unit belongs to the service manager of the system.
+func (s *service) isSystem() bool { return s.scope.user == "" }
+
+// isOneshot reports whether the start of the service is the whole run.
+func (s *service) isOneshot() bool { return s.value("Type") == "oneshot" }
+
+// checkType refuses services that do not end by themselves, or see other files than the node has.
+func (s *service) checkType() error {
+	switch kind := s.value("Type"); kind {
+	case "", "simple", "exec", "oneshot", "idle":
+	default:
+		return fmt.Errorf("the service type %s is not supported: the process of a task must end, and leave no other processes", kind)
+	}
+
+	for _, key := range []string{"RootDirectory", "RootImage"} {
+		if v := s.value(key); v != "" && v != "/" {
+			return fmt.Errorf("%s=%s is not supported: a task has the root directory of its node", key, v)
+		}
+	}
+
+	if s.unit.boolValue("Service", "RemainAfterExit") {
+		s.addNote("RemainAfterExit=yes: systemd starts the service once, and not again until somebody stops it; the task runs at each tick")
+	}
+
+	return nil
+}
+
+// setAccount converts the user and the groups. systemd's default is root, or the owner of a user's unit.
+func (s *service) setAccount() (err error) {
+	p, name := s.process, s.value("User")
+	if name, err = s.expandSpecifiers(name); err != nil {
+		return fmt.Errorf("setting User: %w", err)
+	}
+
+	switch {
+	case !s.isSystem():
+		p.User = s.scope.user
+		if name != "" && name != p.User {
+			s.addNote("User=%s has no effect in a unit of %s, which only starts processes of its own", name, p.User)
+		}
+		s.addNote("it also runs while %s is not logged in, without the variables of a session, such as XDG_RUNTIME_DIR", p.User)
+
+	case name != "":
+		p.User = name
+
+	case s.unit.boolValue("Service", "DynamicUser"):
+		return errors.New("DynamicUser=yes is not supported, and without User= the task would run as root: set User=")
+
+	default:
+		p.User = "root"
+		if !s.scope.known {
+			s.addNote("without User=, it runs as root, as a unit of the system; if it is the unit of a user, use --user NAME")
+		}
+	}
+
+	if s.unit.boolValue("Service", "DynamicUser") {
+		s.addNote("DynamicUser=yes: the user %s must exist on the node", p.User)
+	}
+
+	if p.Group, err = s.expandSpecifiers(s.value("Group")); err != nil {
+		return fmt.Errorf("setting Group: %w", err)
+	}
+
+	for _, v := range s.unit.allValues("Service", "SupplementaryGroups") {
+		text, err := s.expandSpecifiers(v.value)
+		if err != nil {
+			return fmt.Errorf("setting SupplementaryGroups: %w", err)
+		}
+		p.Groups = append(p.Groups, strings.Fields(text)...)
+	}
+
+	if len(p.Groups) > 0 && p.User != "root" {
+		s.addNote("SupplementaryGroups=: groups replaces the groups that the node has for %s; add those that the task needs", p.User)
+	}
+
+	return nil
+}
+
+// shellName matches variables that a shell can set.
+var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// presetVariables are set for each process, so that a shell cannot see whether a file has set them.
+var presetVariables = strings.Fields("HOME LOGNAME PATH SHELL")
+
+// setEnvironment converts the variables. In systemd, files override Environment=. In a task, env overrides files, so
+// that the shell sets those variables that no file has set.
+func (s *service) setEnvironment() error {
+	env, err := s.readEnvironment()
+	if err != nil {
+		return err
+	}
+
+	for _, v := range s.unit.allValues("Service", "UnsetEnvironment") {
+		for _, item := range strings.Fields(v.value) {
+			name, _, _ := strings.Cut(item, "=")
+			if _, ok := env[name]; !ok {
+				s.addNote("UnsetEnvironment=%s: a task has no such variable, unless its files or the node set it", name)
+			}
+			delete(env, name)
+		}
+	}
+
+	if env["PATH"] == "" {
+		env["PATH"] = systemdPath
+	}
+
+	if err := s.readEnvironmentFiles(); err != nil {
+		return err
+	}
+
+	if len(s.process.EnvFrom) > 0 {
+		s.defaults = maps.Clone(env)
+		maps.DeleteFunc(s.defaults, func(name, _ string) bool {
+			return slices.Contains(presetVariables, name) || !shellName.MatchString(name)
+		})
+		for name := range s.defaults {
+			delete(env, name)
+		}
+
+		s.addNote("env overrides the files of env_from, also if they set %s", strings.Join(slices.Sorted(maps.Keys(env)), ", "))
+		if s.process.User != "root" && s.isSystem() {
+			s.addNote("EnvironmentFile=: the file is read as %s, not as root", s.process.User)
+		}
+	}
+
+	s.process.Env = env
+
+	return nil
+}
+
+// readEnvironment parses Environment=.
+func (s *service) readEnvironment() (map[string]string, error) {
+	env := map[string]string{}
+	for _, v := range s.unit.allValues("Service", "Environment") {
+		words, err := splitWords(v.value)
+		if err != nil {
+			return nil, fmt.Errorf("setting Environment=%s: %w", v.value, err)
+		}
+
+		for _, w := range words {
+			name, value, ok := strings.Cut(w.text, "=")
+			if !ok {
+				return nil, fmt.Errorf("setting Environment: %s is not an assignment", quoteShort(w.text))
+			}
+			if env[name], err = s.expandSpecifiers(value); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	return env, nil
+}
+
+// readEnvironmentFiles parses EnvironmentFile=.
+func (s *service) readEnvironmentFiles() error {
+	for _, v := range s.unit.allValues("Service", "EnvironmentFile") {
+		file, optional := strings.CutPrefix(v.value, "-")
+		file, err := s.expandSpecifiers(file)
+		switch {
+		case err != nil:
+			return fmt.Errorf("EnvironmentFile=%s: %w", v.value, err)
+		case strings.ContainsAny(file, "*?["):
+			return fmt.Errorf("EnvironmentFile=%s: a pattern is not supported: name the files", v.value)
+		}
+
+		s.process.EnvFrom = append(s.process.EnvFrom, task.EnvFrom{File: file, Optional: optional})
+	}
+
+	return nil
+}
+
+// setCommand converts what the service starts.
+func (s *service) setCommand() (err error) {
+	s.process.Command, s.process.Shell, err = s.buildCommand()
+
+	for _, key := range []string{"ExecStop", "ExecStopPost"} {
+		if s.unit.hasSetting("Service", key) {
+			s.addNote("%s= is not run: add the command to that of the task", key)
+		}
+	}
+
+	return err
+}
+
+// setDirectory converts the working directory. The default is /, or the home of the owner of a user's unit.
+func (s *service) setDirectory() (err error) {
+	v := s.value("WorkingDirectory")
+	dir, optional := strings.CutPrefix(v, "-")
+
+	switch {
+	case dir == "~", dir == "" && !s.isSystem():
+		return nil // the home of the user
+	case dir == "":
+		s.process.Dir = "/"
+		return nil
+	case optional:
+		s.addNote("WorkingDirectory=%s: if the directory is missing, the run fails; systemd uses another one", v)
+	}
+
+	if s.process.Dir, err = s.expandSpecifiers(dir); err != nil {
+		return fmt.Errorf("WorkingDirectory=%s: %w", v, err)
+	}
+
+	return nil
+}
+
+// setInput converts the standard input, and adds a note about output to a file.
+func (s *service) setInput() error {
+	data, err := s.readInputData()
+	if err != nil {
+		return err
+	}
+
+	kind, file, _ := strings.Cut(s.value("StandardInput"), ":")
+	switch {
+	case kind == "data" || kind == "" && data != "":
+		if len(data) > task.MaxStdinText {
+			return fmt.Errorf("StandardInputText=, StandardInputData=: is longer than %d bytes: store it in a file, and set StandardInput=file:PATH", task.MaxStdinText)
+		}
+		if data != "" {
+			s.process.Stdin = &task.Stdin{Text: data}
+		}
+
+	case kind == "file":
+		if file, err = s.expandSpecifiers(file); err != nil {
+			return fmt.Errorf("setting StandardInput: %w", err)
+		}
+		s.process.Stdin = &task.Stdin{File: file}
+
+	case kind != "" && kind != "null":
+		return fmt.Errorf("StandardInput=%s is not supported: a task has no terminal and no socket", s.value("StandardInput"))
+	}
+
+	for _, key := range []string{"StandardOutput", "StandardError"} {
+		switch v := s.value(key); v {
+		case "", "inherit", "journal", "syslog", "kmsg", "journal+console", "syslog+console", "kmsg+console":
+			if v != "" {
+				s.ignored = append(s.ignored, key)
+			}
+		default:
+			s.addNote("%s=%s: the output is kept by Carillon instead; read it with carillon logs", key, v)
+		}
+	}
+
+	return nil
+}
+
+// readInputData returns StandardInputText= and StandardInputData=, in their order.
+func (s *service) readInputData() (string, error) {
+	var b strings.Builder
+	for _, v := range s.unit.settings {
+		if v.section != "Service" || v.key != "StandardInputText" && v.key != "StandardInputData" {
+			continue
+		}
+
+		switch {
+		case v.value == "": // discards what comes before
+			b.Reset()
+
+		case v.key == "StandardInputText":
+			text, err := unescapeText(v.value)
+			if err == nil {
+				text, err = s.expandSpecifiers(text)
+			}
+			if err != nil {
+				return "", fmt.Errorf("setting StandardInputText: %w", err)
+			}
+			b.WriteString(text + "\n")
+
+		default:
+			data, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(v.value), ""))
+			switch {
+			case err != nil:
+				return "", errors.New("StandardInputData=: systemd rejects it, because it is not base64")
+			case !utf8.Valid(data):
+				return "", errors.New("StandardInputData=: is not text: store it in a file, and set StandardInput=file:PATH")
+			}
+			b.Write(data)
+		}
+	}
+
+	return b.String(), nil
+}
+
+// setPriority converts the umask, and the priorities of the CPU and of I/O.
+func (s *service) setPriority() (err error) {
+	p := s.process
+	p.Umask = s.value("UMask")
+
+	if v := s.value("Nice"); v != "" {
+		if p.Nice, err = strconv.Atoi(v); err != nil {
+			return fmt.Errorf("Nice=%s: is not a number", v)
+		}
+	}
+
+	class, level := s.value("IOSchedulingClass"), s.value("IOSchedulingPriority")
+	if n, err := strconv.Atoi(class); err == nil && n >= 0 && n < 4 {
+		class = []string{"none", "realtime", "best-effort", "idle"}[n]
+	}
+
+	switch class {
+	case "idle":
+		p.IONice = class
+	case "none":
+	case "":
+		if level != "" {
+			p.IONice = "best-effort/" + level
+		}
+	default:
+		if p.IONice = class; level != "" {
+			p.IONice += "/" + level
+		}
+	}
+
+	return nil
+}
+
+// setPrivileges converts what confines the process.
+func (s *service) setPrivileges() error {
+	p := s.process
+	p.NoNewPrivs = s.unit.boolValue("Service", "NoNewPrivileges")
+
+	v := s.value("PrivateTmp")
+	p.PrivateTmp = isTrue(v) || v == "disconnected"
+
+	if s.unit.boolValue("Service", "DynamicUser") {
+		p.NoNewPrivs, p.PrivateTmp = true, true
+	}
+
+	// Only root may filter system calls without it.
+	for _, key := range impliesNoNewPrivileges {
+		if v := strings.ToLower(s.value(key)); p.User != "root" && v != "" && !slices.Contains([]string{"0", "no", "n", "false", "f", "off"}, v) {
+			p.NoNewPrivs = true
+		}
+	}
+
+	return nil
+}
+
+// setControlGroup converts the limits of all processes together.
+func (s *service) setControlGroup() error {
+	l := &s.process.Limits
+
+	key, v := s.unit.lastOf("Service", "MemoryMax", "MemoryLimit")
+	if size, ok, err := s.readSize(key, v); err != nil {
+		return err
+	} else if ok {
+		l.Memory = size
+	}
+
+	swap, ok, err := s.readSize("MemorySwapMax", s.value("MemorySwapMax"))
+	switch {
+	case err != nil:
+		return err
+	case ok && l.Memory == 0:
+		s.addNote("MemorySwapMax=%s requires MemoryMax= to become limits.swap", s.value("MemorySwapMax"))
+	case ok:
+		l.Swap = &swap
+	}
+
+	if v := s.value("CPUQuota"); v != "" {
+		percent, err := strconv.ParseFloat(strings.TrimSuffix(v, "%"), 64)
+		if err != nil || !strings.HasSuffix(v, "%") || percent <= 0 {
+			return fmt.Errorf("CPUQuota=%s: is not a percentage", v)
+		}
+		l.CPU = percent / 100
+	}
+
+	switch v := s.value("TasksMax"); {
+	case v == "" || v == "infinity":
+	case strings.HasSuffix(v, "%"):
+		s.addNote("TasksMax=%s depends on the host: set limits.pids to a number", v)
+	default:
+		if l.PIDs, err = strconv.ParseInt(v, 10, 64); err != nil {
+			return fmt.Errorf("TasksMax=%s: is not a number", v)
+		}
+	}
+
+	return nil
+}
+
+// readSize parses a size. ok is false if it means no limit, or depends on the host.
+func (s *service) readSize(key, text string) (size task.Size, ok bool, err error) {
+	switch {
+	case text == "" || text == "infinity":
+		return 0, false, nil
+	case strings.HasSuffix(text, "%"):
+		s.addNote("%s=%s depends on the memory of the host: set the limit to a size", key, text)
+		return 0, false, nil
+	}
+
+	if size, err = systemdSize(text); err != nil {
+		return 0, false, fmt.Errorf("%s=%s: %w", key, text, err)
+	}
+
+	return size, true, nil
+}
+
+// systemdSize parses a size with a unit that is a power of 1024.
+func systemdSize(text string) (task.Size, error) {
+	number, unit := strings.TrimRight(text, "BKMGTPE"), 1.0
+	for _, c := range strings.TrimSuffix(text[len(number):], "B") {
+		unit *= math.Pow(1024, float64(strings.IndexRune("KMGTPE", c)+1))
+	}
+
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil || n < 0 || n*unit > 1<<60 || len(text)-len(number) > 2 {
+		return 0, errors.New("is not a size")
+	}
+
+	return task.Size(n * unit), nil
+}
+
+// setRlimits converts the limits of each process.
+func (s *service) setRlimits() error {
+	l := &s.process.Limits
+	size := func(into *task.Size) func(string) error {
+		return func(text string) (err error) {
+			*into, err = systemdSize(text)
+			return err
+		}
+	}
+	optional := func(into **task.Size) func(string) error {
+		return func(text string) error {
+			n, err := systemdSize(text)
+			*into = &n
+			return err
+		}
+	}
+	number := func(into *int64) func(string) error {
+		return func(text string) error {
+			n, err := systemdSize(text)
+			*into = int64(n)
+			return err
+		}
+	}
+
+	for _, limit := range []struct {
+		key string
+		set func(text string) error
+	}{
+		{"LimitNOFILE", number(&l.OpenFiles)}, {"LimitNPROC", number(&l.Processes)},
+		{"LimitFSIZE", optional(&l.FileSize)}, {"LimitCORE", optional(&l.Core)},
+		{"LimitSTACK", size(&l.Stack)}, {"LimitAS", size(&l.AddressSpace)},
+		{"LimitCPU", func(text string) error {
+			d, err := parseTimespan(text)
+			l.CPUTime = task.Duration(d.Truncate(time.Second))
+			return err
+		}},
+	} {
+		v := s.value(limit.key)
+		soft, hard, both := strings.Cut(v, ":")
+
+		switch {
+		case v == "":
+			continue
+		case soft == "infinity":
+			s.addNote("%s=%s: the task has the limit of the node's daemon", limit.key, v)
+			continue
+		case both && soft != hard:
+			s.addNote("%s=%s: the task has one limit, %s, which its processes cannot raise", limit.key, v, soft)
+		}
+
+		if err := limit.set(soft); err != nil {
+			return fmt.Errorf("%s=%s: %w", limit.key, v, err)
+		}
+	}
+
+	return nil
+}
+
+// setTimeouts converts the timeouts. The start of a oneshot service is the whole run.
+func (s *service) setTimeouts() error {
+	key, v := s.unit.lastOf("Service", "TimeoutStartSec", "TimeoutSec")
+	switch {
+	case s.isOneshot() && s.value("RuntimeMaxSec") != "":
+		s.ignored = append(s.ignored, "RuntimeMaxSec")
+	case !s.isOneshot():
+		if s.value("TimeoutStartSec") != "" {
+			s.ignored = append(s.ignored, "TimeoutStartSec")
+		}
+		key, v = "RuntimeMaxSec", s.value("RuntimeMaxSec")
+	}
+
+	if v != "" {
+		d, err := parseTimespan(v)
+		if err != nil {
+			return fmt.Errorf("%s=%s: %w", key, v, err)
+		}
+		s.spec.Timeout = min(task.Duration(d), task.MaxTimeout)
+	}
+
+	s.spec.KillGrace = systemdStopTimeout
+	if key, v = s.unit.lastOf("Service", "TimeoutStopSec", "TimeoutSec"); v == "" {
+		return nil
+	}
+
+	d, err := parseTimespan(v)
+	if err != nil {
+		return fmt.Errorf("%s=%s: %w", key, v, err)
+	}
+
+	s.spec.KillGrace = task.Duration(d)
+	if d == 0 || s.spec.KillGrace > task.MaxGrace {
+		s.spec.KillGrace = task.MaxGrace
+		s.addNote("%s=%s: a process has at most %s to end", key, v, task.MaxGrace)
+	}
+
+	return nil
+}
+
+// signalNumbers maps the numbers of signals to their names.
+var signalNumbers = map[string]string{
+	"1": "HUP", "2": "INT", "3": "QUIT", "6": "ABRT", "9": "KILL", "10": "USR1", "12": "USR2", "14": "ALRM", "15": "TERM", "28": "WINCH",
+}
+
+// setSignal converts the signal that asks the processes to end.
+func (s *service) setSignal() error {
+	if v := s.value("KillSignal"); v != "" {
+		name := strings.TrimPrefix(v, "SIG")
+		if named, ok := signalNumbers[name]; ok {
+			name = named
+		}
+
+		field, _ := task.FindField(task.SpecFields(), "kill_signal")
+		if slices.Contains(field.Enum, "SIG"+name) {
+			s.spec.KillSignal = "SIG" + name
+		} else {
+			s.addNote("KillSignal=%s is not one of the signals that kill_signal allows: the task uses SIGTERM", v)
+		}
+	}
+
+	switch v := s.value("KillMode"); v {
+	case "", "control-group":
+	case "mixed":
+		s.addNote("KillMode=mixed: all processes of a run get kill_signal, not only its main process")
+	default:
+		s.addNote("KillMode=%s: processes that are left when a run ends are killed", v)
+	}
+
+	return nil
+}
+
+// exitStatusNames are the names of exit statuses that programs use.
+var exitStatusNames = map[string]int{
+	"SUCCESS": 0, "FAILURE": 1, "INVALIDARGUMENT": 2, "NOTIMPLEMENTED": 3, "NOPERMISSION": 4, "NOTINSTALLED": 5, "NOTCONFIGURED": 6,
+	"NOTRUNNING": 7, "USAGE": 64, "DATAERR": 65, "NOINPUT": 66, "NOUSER": 67, "NOHOST": 68, "UNAVAILABLE": 69, "SOFTWARE": 70,
+	"OSERR": 71, "OSFILE": 72, "CANTCREAT": 73, "IOERR": 74, "TEMPFAIL": 75, "PROTOCOL": 76, "NOPERM": 77, "CONFIG": 78,
+}
+
+// readStatuses returns the exit codes of a setting, and those of its values that are not exit codes, such as signals.
+func (s *service) readStatuses(key string) (codes []int, others []string) {
+	for _, v := range s.unit.allValues("Service", key) {
+		for word := range strings.FieldsSeq(v.value) {
+			code, ok := exitStatusNames[strings.TrimPrefix(word, "EX_")]
+			if n, err := strconv.Atoi(word); err == nil && n >= 0 && n <= 255 {
+				code, ok = n, true
+			}
+
+			switch {
+			case !ok:
+				others = append(others, word)
+			case !slices.Contains(codes, code):
+				codes = append(codes, code)
+			}
+		}
+	}
+
+	slices.Sort(codes)
+
+	return codes, others
+}
+
+// setSuccess converts the exit codes that count as success. 0 always does.
+func (s *service) setSuccess() error {
+	codes, others := s.readStatuses("SuccessExitStatus")
+	if len(others) > 0 {
+		s.addNote("SuccessExitStatus=%s: a process that a signal ends has failed", strings.Join(others, " "))
+	}
+
+	codes = slices.DeleteFunc(codes, func(n int) bool { return n == 0 })
+	if len(codes) == 0 {
+		return nil
+	}
+
+	s.spec.Success.ExitCodes = append([]int{0}, codes...)
+	if strings.Contains(s.process.Shell, " &&\n") {
+		s.addNote("SuccessExitStatus= applies to the run: a command with such an exit code ends it, and systemd continues with the next one")
+	}
+
+	return nil
+}
+
+// setRetry converts Restart= to attempts. systemd stops after StartLimitBurst= starts within StartLimitIntervalSec=.
+func (s *service) setRetry() error {
+	retry := &s.spec.Retry
+	policy := s.value("Restart")
+	forced, others := s.readStatuses("RestartForceExitStatus")
+
+	switch policy {
+	case "on-failure", "always":
+		retry.On = []task.State{task.Failed, task.TimedOut}
+	case "on-abnormal":
+		retry.On = []task.State{task.TimedOut}
+		s.addNote("Restart=on-abnormal: only a timeout is followed by another attempt, and not a signal")
+	case "", "no", "on-success":
+		if len(forced) == 0 {
+			s.noteRestart(policy, others)
+			return nil
+		}
+		retry.On, retry.ExitCodes = []task.State{task.Failed}, slices.DeleteFunc(forced, func(n int) bool { return n == 0 })
+	default:
+		s.addNote("Restart=%s: no attempt is followed by another one", policy)
+		return nil
+	}
+
+	s.noteRestart(policy, others)
+
+	return s.setRetryTimes()
+}
+
+// noteRestart adds notes about restarts that a task does not have.
+func (s *service) noteRestart(policy string, others []string) {
+	if policy == "always" || policy == "on-success" {
+		s.addNote("Restart=%s: systemd also starts the service again after a success; the task waits for its next tick", policy)
+	}
+	if v := s.value("RestartPreventExitStatus"); v != "" && policy != "" && policy != "no" {
+		s.addNote("RestartPreventExitStatus=%s: set retry.exit_codes to the exit codes after which it is retried", v)
+	} else if v != "" {
+		s.ignored = append(s.ignored, "RestartPreventExitStatus")
+	}
+	if len(others) > 0 {
+		s.addNote("RestartForceExitStatus=%s: only exit codes are possible", strings.Join(others, " "))
+	}
+
+	if policy == "" || policy == "no" || policy == "on-success" {
+		for _, key := range []string{"RestartSec", "RestartSteps", "RestartMaxDelaySec"} {
+			if s.unit.hasSetting("Service", key) && len(s.spec.Retry.ExitCodes) == 0 {
+				s.ignored = append(s.ignored, key)
+			}
+		}
+	}
+}
+
+// setRetryTimes converts the number of restarts and the times between them.
+func (s *service) setRetryTimes() error {
+	retry := &s.spec.Retry
+	span := func(section, key, fallback string) (time.Duration, error) {
+		_, v := s.unit.lastOf(section, strings.Fields(key)...)
+		if v == "" {
+			v = fallback
+		}
+		d, err := parseTimespan(v)
+		if err != nil {
+			return 0, fmt.Errorf("%s=%s: %w", key, v, err)
+		}
+		return d.Truncate(time.Millisecond), nil
+	}
+
+	delay, err := span("Service", "RestartSec", "100ms")
+	if err != nil {
+		return err
+	}
+	longest, err := span("Service", "RestartMaxDelaySec", "infinity")
+	if err != nil {
+		return err
+	}
+
+	const week = task.Duration(7 * 24 * time.Hour)
+	retry.Backoff, retry.Factor, retry.Jitter = min(task.Duration(delay), week), 1, 0
+	retry.MaxBackoff = retry.Backoff
+	if steps, err := strconv.Atoi(s.value("RestartSteps")); err == nil && steps > 0 && longest > delay && delay > 0 {
+		retry.MaxBackoff = min(task.Duration(longest), week)
+		retry.Factor = min(math.Pow(float64(longest)/float64(delay), 1/float64(steps)), 100)
+	}
+
+	// The interval limits the starts only if so many of them fit into it.
+	interval, err := span("Unit", "StartLimitIntervalSec StartLimitInterval", "10s")
+	if err != nil {
+		return err
+	}
+
+	retry.Attempts = task.MaxAttempts
+	burst := 5
+	if n, err := strconv.Atoi(s.unit.lastValue("Unit", "StartLimitBurst")); err == nil {
+		burst = n
+	}
+	limit := "has no limit here"
+	if burst > 0 && interval > 0 && delay*time.Duration(burst) < interval {
+		retry.Attempts = min(burst, task.MaxAttempts)
+		limit = fmt.Sprintf("stops after %d starts within %s", burst, task.Duration(interval))
+	}
+	s.addNote("Restart=%s: a run has at most %d attempts; systemd %s", s.value("Restart"), retry.Attempts, limit)
+
+	return nil
+}
+
+// noteLost adds notes about the settings that have no counterpart.
+func (s *service) noteLost() {
+	var lost, directories []string
+	for _, key := range s.unit.settingNames("Service") {
+		switch {
+		case strings.HasSuffix(key, "Directory") && key != "WorkingDirectory" && key != "RootDirectory" && slices.Contains(convertedInService, key):
+			directories = append(directories, key+"="+s.value(key))
+		case slices.Contains(ignoredInService, key):
+			s.ignored = append(s.ignored, key)
+		case !slices.Contains(convertedInService, key):
+			lost = append(lost, key)
+		}
+	}
+
+	if len(directories) > 0 {
+		s.addNote("directories that systemd creates, and Carillon does not: %s", strings.Join(directories, ", "))
+	}
+	if len(lost) > 0 {
+		s.addNote("settings of the service that a task does not have: %s", strings.Join(lost, ", "))
+	}
+
+	s.timer.ignored = append(s.timer.ignored, s.ignored...)
+	s.timer.noteUnitSection(s.unit, s.expander)
+}
+
+// The settings in the section [Unit], by what they are.
+var (
+	dependsOnUnits = strings.Fields("Requires Requisite BindsTo Wants Upholds Conflicts RequiresMountsFor WantsMountsFor")
+	startsUnits    = strings.Fields("OnFailure OnSuccess")
+	ignoredInUnit  = strings.Fields(`
+	Documentation SourcePath DefaultDependencies Before After PartOf StopWhenUnneeded RefuseManualStart RefuseManualStop CollectMode
+	AllowIsolate IgnoreOnIsolate JoinsNamespaceOf OnFailureJobMode OnSuccessJobMode PropagatesStopTo StopPropagatedFrom
+	PropagatesReloadTo ReloadPropagatedFrom StartLimitIntervalSec StartLimitInterval StartLimitBurst RebootArgument`)
+)
+
+// noteUnitSection adds notes about the section [Unit] of the timer or of its service.
+func (t *timer) noteUnitSection(u Unit, x expander) {
+	var conditions, dependencies, lost []string
+	restarts := path.Ext(u.File) == ".service" && !slices.Contains([]string{"", "no"}, u.lastValue("Service", "Restart"))
+
+	for _, key := range u.settingNames("Unit") {
+		value := u.lastValue("Unit", key)
+		switch {
+		case key == "Description", restarts && strings.HasPrefix(key, "StartLimit"):
+		case strings.HasPrefix(key, "Condition"), strings.HasPrefix(key, "Assert"):
+			conditions = append(conditions, key+"="+value)
+		case slices.Contains(startsUnits, key):
+			if text, err := x.expandSpecifiers(value); err == nil {
+				value = text
+			}
+			t.addNote("%s=%s: systemd starts this unit after a run has %s, and Carillon does not; to notify somebody of failures, set alerts.notify",
+				key, value, map[bool]string{true: "failed", false: "succeeded"}[key == "OnFailure"])
+		case slices.Contains(dependsOnUnits, key):
+			dependencies = append(dependencies, key+"="+value)
+		case slices.Contains(ignoredInUnit, key):
+			t.ignored = append(t.ignored, key)
+		default:
+			lost = append(lost, key+"="+value)
+		}
+	}
+
+	for _, n := range []struct {
+		text string
+		list []string
+	}{
+		{"conditions that are not checked before a run", conditions},
+		{"other units are not started, stopped or awaited", dependencies},
+		{"settings of the unit that a task does not have", lost},
+	} {
+		if len(n.list) > 0 {
+			t.addNote("%s: %s", n.text, strings.Join(n.list, ", "))
+		}
+	}
+}
