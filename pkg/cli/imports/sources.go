@@ -198,9 +198,9 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
 		Use:   "kubernetes FILE|DIR|-...",
 		Short: "Import Kubernetes CronJobs as tasks",
 		Long: "Convert Kubernetes CronJobs (batch/v1 and batch/v1beta1, YAML or JSON) to tasks, and apply them: schedule,\n" +
-			"time zone, suspend, concurrency policy, deadlines, limits and retries. The command of a container runs as a\n" +
-			"process of the node, without its image; the command reports what is lost. A container without a command cannot\n" +
-			"be imported, except with --shadow, because shadow tasks start no process.\n\n" +
+			"time zone, suspend, concurrency policy, deadlines, limits, users, node selectors and retries. The command of a\n" +
+			"container runs as a process of the node, without its image; the command reports what is lost. A container without\n" +
+			"a command cannot be imported, except with --shadow, because shadow tasks start no process.\n\n" +
 			"The namespace is that of the CronJob, unless you pass -n. The command reports what it cannot import with its\n" +
 			"line, imports the rest, and exits with 8.",
 		Example: `  kubectl get cronjobs -A -o yaml | carillon import kubernetes - --shadow
@@ -210,6 +210,7 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
 		Args: factory.Args(1, -1, "the manifest"),
 	}
 	i.bindFlags(cmd, "default: any", "default: UTC")
+	cmd.Flags().BoolVar(&i.DropInit, "without-init", false, "import CronJobs with init containers, and do not run these")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if err := i.fillDefaults(cmd, false); err != nil {
 			return err

@@ -36,6 +36,7 @@ type Options struct {
 	Shadow    bool   // the tasks only record their ticks
 	Keep      int    // how many ended runs to keep; 0: the default
 	AnyNode   bool   // each run is on one node, any of them, whatever the job says
+	DropInit  bool   // CronJobs lose their init containers; otherwise they are refused
 	User      string // the user whose units of systemd the files are; "": their paths say it
 
 	// Home returns the home directory of a user of this host, or "". nil: no user is known.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -102,48 +100,6 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 	}
 }
 
-// cronJob is the part of a CronJob that is used. Values that only appear in notes can have any type.
-type cronJob struct {
-	Metadata struct {
-		Name      string         `json:"name"`
-		Namespace string         `json:"namespace"`
-		Labels    map[string]any `json:"labels"`
-	} `json:"metadata"`
-	Spec struct {
-		Schedule                   string `json:"schedule"`
-		TimeZone                   string `json:"timeZone"`
-		Suspend                    bool   `json:"suspend"`
-		ConcurrencyPolicy          string `json:"concurrencyPolicy"`
-		StartingDeadlineSeconds    *int64 `json:"startingDeadlineSeconds"`
-		SuccessfulJobsHistoryLimit *int64 `json:"successfulJobsHistoryLimit"`
-		FailedJobsHistoryLimit     *int64 `json:"failedJobsHistoryLimit"`
-		JobTemplate                struct {
-			Spec jobSpec `json:"spec"`
-		} `json:"jobTemplate"`
-	} `json:"spec"`
-}
-
-// jobSpec is the specification of the job that each tick creates.
-type jobSpec struct {
-	BackoffLimit          *int64 `json:"backoffLimit"`
-	ActiveDeadlineSeconds *int64 `json:"activeDeadlineSeconds"`
-	Parallelism           *int64 `json:"parallelism"`
-	Completions           *int64 `json:"completions"`
-	Template              struct {
-		Spec map[string]any `json:"spec"`
-	} `json:"template"`
-	rest map[string]any // everything, for notes about unknown fields
-}
-
-// UnmarshalJSON also keeps unknown fields.
-func (j *jobSpec) UnmarshalJSON(b []byte) error {
-	type plain jobSpec
-	if err := json.Unmarshal(b, (*plain)(j)); err != nil {
-		return err
-	}
-	return json.Unmarshal(b, &j.rest)
-}
-
 // cronJob converts a CronJob to a task.
 func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k := &kubernetesJob{job: Job{Place: at}}
@@ -164,7 +120,7 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k.setExecution(&s, c.Spec.JobTemplate.Spec)
 
 	// A container that cannot become a process is refused, unless the task is a shadow, which starts nothing.
-	process, why := k.buildProcess(c.Spec.JobTemplate.Spec.Template.Spec)
+	process, why := k.buildProcess(&s, c.Spec.JobTemplate.Spec.Template.Spec, o)
 	switch {
 	case why == "":
 		s.Action.Process = process
@@ -176,21 +132,30 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 		return
 	}
 
+	k.noteRest("of the CronJob", c.Spec.rest)
+	if len(k.ignored) > 0 {
+		slices.Sort(k.ignored)
+		k.addNote("fields without effect on a task: %s", strings.Join(slices.Compact(k.ignored), ", "))
+	}
+
 	k.job.Spec = s
 	r.addJob(k.job)
 }
 
 // kubernetesJob collects the job and its notes.
-type kubernetesJob struct{ job Job }
+type kubernetesJob struct {
+	job     Job
+	ignored []string // fields without effect on a task
+}
 
 func (k *kubernetesJob) addNote(format string, args ...any) {
 	k.job.Notes = append(k.job.Notes, fmt.Sprintf(format, args...))
 }
 
 // setLabels copies valid labels. Labels of the import take precedence.
-func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
+func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]kubeText) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		value := fmt.Sprint(labels[key])
+		value := string(labels[key])
 		if err := task.CheckLabels("labels", map[string]string{key: value}); err != nil || len(s.Labels) == task.MaxLabels {
 			k.addNote("the label %s is omitted", quoteShort(key))
 			continue
@@ -208,12 +173,17 @@ const maxCatchUp = task.MaxTimeout
 // setPolicies converts the policies for overlap, missed ticks and history.
 func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	s.Paused = c.Spec.Suspend
+	if s.Paused {
+		k.addNote("suspend: after a resume, Kubernetes at once starts the job that it missed last; the task waits for its next tick")
+	}
 
 	switch c.Spec.ConcurrencyPolicy {
 	case "", "Allow":
 		s.Overlap = task.OverlapAllow
 	case "Forbid":
-		s.Overlap = task.OverlapSkip
+		// While a job is active, the controller looks again and again at what it has missed. So it starts the newest missed
+		// job as soon as the active one has ended.
+		s.Overlap, s.Queue = task.OverlapQueue, task.QueuePolicy{Limit: 1, Drop: task.DropOldest}
 	case "Replace":
 		s.Overlap = task.OverlapReplace
 	default:
@@ -263,118 +233,38 @@ func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 		}
 	}
 
-	for i, n := range []*int64{j.Parallelism, j.Completions} {
-		if n != nil && *n != 1 {
-			k.addNote("%s %d is not supported: the task runs one process at a time", []string{"parallelism", "completions"}[i], *n)
-		}
-	}
-
-	k.noteUnknown("of the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
+	k.setParts(s, j)
+	k.noteRest("of the job", j.rest)
 }
 
-// buildProcess converts a pod to a process. If that is impossible, why gives the reason.
-func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why string) {
-	k.noteUnknown("of the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
-	list, _ := pod["containers"].([]any)
-	if len(list) != 1 {
-		return nil, fmt.Sprintf("the pod has %d containers; only pods with one container are supported", len(list))
+// setParts converts the number of pods to that of parts.
+func (k *kubernetesJob) setParts(s *task.Spec, j jobSpec) {
+	at, count := int64(1), int64(1)
+	if j.Parallelism != nil {
+		at = *j.Parallelism
+		count = at
+	}
+	if j.Completions != nil {
+		count = *j.Completions
 	}
 
-	c, _ := list[0].(map[string]any)
-	p = &task.Process{}
-
-	// command replaces the entry point of the image, and args are its arguments. Without command, the program is
-	// known only if args begin with a shell.
-	command, ok1 := asStrings(c["command"])
-	args, ok2 := asStrings(c["args"])
-	if len(command) == 0 && len(args) > 1 && slices.Contains(hereDocumentShells, path.Base(args[0])) {
-		command, args = args, nil
-		k.addNote("args is used as the command, assuming that the image has no entry point")
+	if j.Parallelism != nil && at == 0 {
+		s.Paused = true
+		k.addNote("parallelism 0 starts no pod: the task is paused")
+	}
+	if count <= 1 {
+		return
 	}
 
-	if len(command) == 0 || !ok1 || !ok2 {
-		return nil, fmt.Sprintf("the container has no command: only the image %v defines it", c["image"])
+	s.Target.Parts = int(min(count, task.MaxParts+1)) // too many are refused
+	switch {
+	case j.Completions == nil:
+		s.Target.Succeed = "any"
+		k.addNote("parallelism %d without completions: the run has %d parts, and succeeds if any of them does", at, count)
+	case at < count:
+		k.addNote("completions %d, parallelism %d: all %d parts start at once; Kubernetes has at most %d pods at a time", count, at, count, at)
 	}
-
-	var unresolved []string
-	p.Env, unresolved = literalVariables(c["env"])
-	if len(unresolved) > 0 {
-		k.addNote("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
+	if j.CompletionMode == "Indexed" {
+		k.addNote("completionMode Indexed: use CARILLON_PART_INDEX instead of JOB_COMPLETION_INDEX")
 	}
-
-	for _, word := range append(command, args...) {
-		p.Command = append(p.Command, expandReferences(word, p.Env))
-	}
-
-	p.Dir, _ = c["workingDir"].(string)
-	k.addNote("runs as a process of the node, without the image %v", c["image"])
-	k.noteUnknown("of the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
-
-	return p, ""
-}
-
-// noteUnknown adds a note about the fields that are not known.
-func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...string) {
-	var rest []string
-	for name, v := range of {
-		if says := fmt.Sprint(v); !slices.Contains(known, name) && v != nil && says != "map[]" && says != "[]" {
-			rest = append(rest, name)
-		}
-	}
-
-	if slices.Sort(rest); len(rest) > 0 {
-		k.addNote("fields %s that a task does not have: %s", where, strings.Join(rest, ", "))
-	}
-}
-
-// asStrings converts a list of any type to strings. ok is false if v is not a list; nil is an empty list.
-func asStrings(v any) (list []string, ok bool) {
-	items, is := v.([]any)
-	for _, item := range items {
-		list = append(list, fmt.Sprint(item))
-	}
-	return list, is || v == nil
-}
-
-// literalVariables returns the variables that have a value in the file, and the names of the others.
-func literalVariables(v any) (env map[string]string, others []string) {
-	list, _ := v.([]any)
-	for _, item := range list {
-		pair, _ := item.(map[string]any)
-		name := fmt.Sprint(pair["name"])
-
-		if pair["valueFrom"] != nil {
-			others = append(others, name)
-			continue
-		}
-
-		if env == nil {
-			env = map[string]string{}
-		}
-
-		value := ""
-		if pair["value"] != nil {
-			value = fmt.Sprint(pair["value"])
-		}
-
-		env[name] = expandReferences(value, env)
-	}
-
-	return env, others
-}
-
-var referencePattern = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
-
-// expandReferences replaces $(NAME) by values, as Kubernetes does. Unknown references remain.
-func expandReferences(text string, env map[string]string) string {
-	return referencePattern.ReplaceAllStringFunc(text, func(m string) string {
-		if m == "$$" {
-			return "$"
-		}
-		if v, ok := env[m[2:len(m)-1]]; ok {
-			return v
-		}
-
-		return m
-	})
 }

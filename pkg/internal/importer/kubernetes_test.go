@@ -61,18 +61,24 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	want.Name, want.Namespace, want.Paused, want.Overlap = "orders", "shop", true, task.OverlapReplace
 	want.Labels = map[string]string{"team": "data", "imported": "kubernetes", "imported-from": "shop"}
 	want.Schedule, want.Timezone = task.Schedules{"5/20 2 * * MON"}, "Asia/Tokyo"
-	want.Deadline, want.Missed.Window, want.Timeout = 200e9, 200e9, 600e9
+	want.Deadline, want.Missed.Window, want.Timeout, want.KillGrace = 200e9, 200e9, 600e9, 30e9
 	want.History.Keep = 6
 	want.Retry.Attempts, want.Retry.MaxBackoff, want.Retry.On = 3, 360e9, []task.State{task.Failed, task.Lost}
-	want.Action.Process = &task.Process{Command: []string{"/bin/report", "--day", "today", "$(OTHER)", "$x", "3"}, Dir: "/srv", Env: map[string]string{"DAY": "today"}}
+	want.Action.Process = &task.Process{
+		Shell:   "exec /bin/report --day today \"${OTHER-\\$(OTHER)}\" '$x' 3", // a secret may have it
+		Dir:     "/srv",
+		Env:     map[string]string{"DAY": "today"},
+		EnvFrom: []task.EnvFrom{{Secret: "x"}, {Secret: "a", Keys: map[string]string{"b": "SECRET"}}},
+		Limits:  task.Limits{CPU: 1},
+	}
 	if d := task.Differences(want, j.Spec); len(d) > 0 || j.Line != 6 {
 		t.Errorf("line %d, differs: %v", j.Line, d)
 	}
 
 	notes := strings.Join(j.Notes, "\n")
 
-	for _, want := range []string{`"odd label!" is omitted`, "without the image example.org/orders:1", "no value in the file: SECRET", "fields of the job that a task does not have: ttlSecondsAfterFinished",
-		"fields of the pod that a task does not have: serviceAccountName, volumes", "fields of the container that a task does not have: envFrom, resources", "Kubernetes applies activeDeadlineSeconds to all attempts"} {
+	for _, want := range []string{`"odd label!" is omitted`, "without the image example.org/orders:1", "it needs these secrets (carillon secret set): a, x", "fields without effect on a task: restartPolicy, ttlSecondsAfterFinished",
+		"fields of the pod that a task does not have: serviceAccountName, volumes", "after a resume, Kubernetes at once starts", "Kubernetes applies activeDeadlineSeconds to all attempts"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q is missing in\n%s", want, notes)
 		}
