@@ -26,8 +26,8 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 		Use:   "crontab FILE|DIR|-...",
 		Short: "Import crontabs as tasks",
 		Long: "Convert crontabs, as Vixie cron and compatible programs read them, to tasks, and apply them. The path determines\n" +
-			"the format: /etc/crontab and /etc/cron.d have a user column, /var/spool/cron/crontabs/ann is the crontab of ann,\n" +
-			"and any other file is yours, unless you pass --system or --user.\n\n" +
+			"the format: /etc/crontab and /etc/cron.d have a user column, and /var/spool/cron/crontabs/ann is the crontab of\n" +
+			"ann. Any other file is yours, unless its lines have a user column, or you pass --system or --user.\n\n" +
 			"The tasks behave as under cron: they run as that user, on this host, in its time zone (or CRON_TZ), may overlap,\n" +
 			"and do not catch up. Lines with the same command become one task with several schedules. Task names are derived\n" +
 			"from the file and the command, so importing a file again changes nothing.\n\n" +
@@ -62,6 +62,12 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		if i.Node == "" {
+			i.Debian = isDebian()
+		} else {
+			i.Home = nil // the users of another host are not known
+		}
+
 		err = i.eachFile(cmd.Context(), files, func(name, text string) {
 			form, known := importer.FormOf(name)
 			switch {
@@ -70,8 +76,12 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			case owner != "":
 				form = importer.Form{User: owner}
 			case !known:
-				form = importer.Form{User: currentUser()}
-				i.Note("%s: read as the crontab of %s; if it has a user column, add --system", name, form.User)
+				var sure bool
+				if form.System, sure = importer.GuessForm(text, userExists); !sure {
+					i.refuseFile(name, "cannot tell whether the lines have a user column: use --system if they have, or --user NAME")
+					return
+				}
+				i.noteForm(name, &form)
 			}
 
 			i.addResult(importer.Crontab(name, text, form, i.Options))
@@ -86,6 +96,31 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 
 	return cmd
 }
+
+// noteForm completes the form of a crontab whose path does not determine it, and says how the crontab is read.
+func (i *importSession) noteForm(name string, form *importer.Form) {
+	if form.System {
+		i.Note("%s: read as a system crontab, because its lines have a user column", name)
+		return
+	}
+
+	form.User = currentUser()
+	i.Note("%s: read as the crontab of %s; if it has a user column, add --system", name, form.User)
+}
+
+// refuseFile refuses a whole file.
+func (i *importSession) refuseFile(name, why string) {
+	i.addResult(importer.Result{Refusals: []importer.Refusal{{Place: importer.Place{File: name}, Why: why}}})
+}
+
+// isDebian reports whether this host's cron is that of Debian and its derivatives.
+func isDebian() bool {
+	_, err := os.Stat("/etc/debian_version")
+	return err == nil
+}
+
+// userExists reports whether this host has a user.
+func userExists(name string) bool { return homeOf(name) != "" }
 
 // homeOf returns the home directory of a user of this host, or "" if there is no such user.
 func homeOf(name string) string {

@@ -1,6 +1,8 @@
 package importer
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"path"
@@ -32,6 +34,56 @@ func FormOf(file string) (Form, bool) {
 	return Form{}, false
 }
 
+// GuessForm guesses the form of a crontab whose path does not determine it: every line of a system crontab has a user
+// before the command. known is false if that is not certain: some lines have one, or a user that is also a command.
+func GuessForm(text string, exists func(user string) bool) (system, known bool) {
+	lines, users, root := 0, 0, false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if systemLegend.MatchString(line) {
+			return true, true
+		}
+
+		user, ok := sixthWord(line)
+		if !ok {
+			continue
+		}
+
+		lines++
+		root = root || user == "root"
+		if user == "root" || exists(user) {
+			users++
+		}
+	}
+
+	system = root && users == lines
+
+	return system, system || users == 0 || !root && users < lines
+}
+
+// systemLegend matches a comment that names the fields of a system crontab.
+var systemLegend = regexp.MustCompile(`(?i)^#\s*(m|min|minute)\s.*\b(dow|wday|weekday)\s+(user|user-name|who)\b`)
+
+// sixthWord returns the first word after the schedule of a job.
+func sixthWord(line string) (string, bool) {
+	fields := 5
+	if strings.HasPrefix(line, "@") {
+		fields = 1
+	}
+
+	words := strings.Fields(line)
+	if len(words) <= fields {
+		return "", false
+	}
+	for _, w := range words[:fields] {
+		if fields == 5 && !looksLikeField(strings.TrimPrefix(w, "-")) {
+			return "", false
+		}
+	}
+
+	return words[fields], true
+}
+
 // originName returns the name of a crontab for names and labels.
 func (f Form) originName(file string) string {
 	switch base := path.Base(file); {
@@ -59,17 +111,75 @@ func Crontab(file, text string, form Form, o Options) Result {
 		return r.result
 	}
 
+	if n := firstOfWindows(text); n > 0 {
+		r.result.addRefusal(Place{file, n}, "the lines end with CR LF, and cron takes the CR as a part of each line: convert the file with dos2unix")
+		return r.result
+	}
+
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		r.readLine(Place{file, n}, strings.TrimRight(line, "\r\n"))
+		whole, complete := strings.CutSuffix(line, "\n")
+		r.readLine(Place{file, n}, whole, complete)
 	}
+
+	r.applyFileRules()
 
 	for _, j := range r.jobs {
 		r.result.addJob(*j)
 	}
 
 	return r.result
+}
+
+// firstOfWindows returns the first line that ends with CR LF if all lines with text do, or 0.
+func firstOfWindows(text string) int {
+	first, n := 0, 0
+	for line := range strings.Lines(text) {
+		n++
+		switch {
+		case strings.HasSuffix(line, "\r\n"):
+			if first == 0 {
+				first = n
+			}
+		case strings.TrimSpace(line) != "":
+			return 0
+		}
+	}
+
+	return first
+}
+
+// cronError is an error of a line that cron reports, too. It then ignores the line or, on Debian, the whole file.
+type cronError struct{ text string }
+
+func (e *cronError) Error() string { return e.text }
+
+func ignoredByCron(format string, args ...any) error {
+	return &cronError{fmt.Sprintf(format, args...)}
+}
+
+// refuseLine refuses a line, and remembers whether cron ignores it.
+func (r *crontabReader) refuseLine(at Place, err error) {
+	var invalid *task.Error
+	if by := (*cronError)(nil); errors.As(err, &by) || errors.As(err, &invalid) && invalid.Code == task.CodeBadSchedule {
+		r.bad = append(r.bad, at.Line)
+	}
+
+	r.result.addRefusal(at, "%v", err)
+}
+
+// applyFileRules applies what cron does with a file that has a line with an error: Debian's ignores the file, so that its
+// other lines have not run either.
+func (r *crontabReader) applyFileRules() {
+	switch {
+	case len(r.bad) == 0 || len(r.jobs) == 0:
+	case r.Debian:
+		r.result.addRefusal(Place{File: r.file}, "cron ignores the whole file because of line %d, so that its other jobs do not run: correct that line first", r.bad[0])
+		r.jobs = nil
+	default:
+		r.result.addNote(Place{File: r.file}, "Debian's cron ignores the whole file because of line %d; others ignore only that line", r.bad[0])
+	}
 }
 
 // crontabReader holds the state while a crontab is read.
@@ -83,17 +193,25 @@ type crontabReader struct {
 	jobs    []*Job
 	keys    []string        // what identifies the action of each job, by index of jobs
 	names   map[string]bool // those in use
+	bad     []int           // the lines that cron ignores
+	mail    bool            // a note about mail was added
 	result  Result
 }
 
-// readLine reads one line: a comment, a setting, or a job.
-func (r *crontabReader) readLine(at Place, line string) {
+// readLine reads one line: a comment, a setting, or a job. complete states that it ends with a line feed.
+func (r *crontabReader) readLine(at Place, line string, complete bool) {
 	line = strings.TrimLeft(line, " \t")
 	switch {
 	case line == "":
 		r.comment = nil
 	case line[0] == '#':
 		r.addComment(line)
+	case !complete:
+		r.comment = nil
+		r.refuseLine(at, ignoredByCron("cron ignores a last line that does not end with a line feed"))
+	case strings.HasSuffix(line, "\r"):
+		r.comment = nil
+		r.refuseLine(at, errors.New("the line ends with CR LF, and cron takes the CR as a part of the line: remove it"))
 	case strings.ContainsRune(line, 0):
 		r.comment = nil
 		r.result.addRefusal(at, "the line contains a NUL byte")
@@ -128,19 +246,15 @@ func (r *crontabReader) addComment(line string) {
 
 // readEntry converts a job, or adds its schedule to an earlier job with the same action.
 func (r *crontabReader) readEntry(at Place, line string) {
-	e, err := readEntry(line, r.form.System)
+	e, err := r.parseEntry(line)
 	if err != nil {
-		r.result.addRefusal(at, "%v", err)
+		r.refuseLine(at, err)
 		return
-	}
-
-	if !r.form.System {
-		e.user = r.form.User
 	}
 
 	process, notes, err := r.vars.processAction(e.user, e.command)
 	if err != nil {
-		r.result.addRefusal(at, "%v", err)
+		r.refuseLine(at, err)
 		return
 	}
 
@@ -152,12 +266,13 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
 	s.Description = makeDescription(strings.Join(r.comment, "\n"))
 	if err := schedule.Check(s.Timing()); err != nil {
-		r.result.addRefusal(at, "%v", err)
+		r.refuseLine(at, err)
 		return
 	}
 
 	// key identifies everything except the schedule. A line with the same key becomes another schedule of the same
 	// task.
+	notes = append(notes, commandNotes(e.command)...)
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
 	key := fmt.Sprintf("%q %q %q %q %q %s %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST)
 
@@ -170,6 +285,28 @@ func (r *crontabReader) readEntry(at Place, line string) {
 
 	r.nameJob(j, e)
 	r.jobs, r.keys = append(r.jobs, j), append(r.keys, key)
+}
+
+// parseEntry parses a job, and checks its user.
+func (r *crontabReader) parseEntry(line string) (entry, error) {
+	e, err := readEntry(line, r.form.System, r.Debian)
+	if err != nil {
+		return e, err
+	}
+
+	if !r.form.System {
+		if e.user = r.form.User; strings.HasPrefix(e.command, "root ") {
+			e.notes = append(e.notes, "the command begins with root: if the file has a user column, use --system")
+		}
+		return e, nil
+	}
+
+	note, err := r.checkUser(e.user)
+	if note != "" {
+		e.notes = append(e.notes, note)
+	}
+
+	return e, err
 }
 
 // dstPolicy returns the DST policy of a job. Cron runs jobs whose minute or hour starts with * at every minute that
@@ -242,8 +379,11 @@ type entry struct {
 // cronNicknames are the nicknames that have the same meaning in Carillon.
 var cronNicknames = strings.Fields("@yearly @annually @monthly @weekly @daily @midnight @hourly")
 
-// readEntry parses a job, whose line begins with its first field. A system crontab has a column with the user.
-func readEntry(line string, system bool) (e entry, err error) {
+// readEntry parses a job, whose line begins with its first field. A system crontab has a column with the user. debian
+// excludes what only other crons know.
+func readEntry(line string, system, debian bool) (e entry, err error) {
+	var fields []string
+
 	if strings.HasPrefix(line, "@") {
 		word, rest := cutField(line)
 		switch {
@@ -254,7 +394,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 		case slices.Contains(cronNicknames, word):
 			e.schedule = word
 		default:
-			return e, fmt.Errorf("%s is not one of %s", quoteShort(word), strings.Join(cronNicknames, ", "))
+			return e, ignoredByCron("%s is not one of %s", quoteShort(word), strings.Join(cronNicknames, ", "))
 		}
 
 		line = rest
@@ -264,42 +404,30 @@ func readEntry(line string, system bool) (e entry, err error) {
 			e.notes = append(e.notes, "the - before the minute, which disables the log of cron, is not supported")
 		}
 
-		fields := make([]string, 5)
-
-		// The schedule: check each field and convert what cron and Carillon interpret differently.
+		// The schedule.
+		fields = make([]string, 5)
 		for i := range fields {
 			if fields[i], line = cutField(line); !looksLikeField(fields[i]) {
-				return e, fmt.Errorf("neither a job nor a setting: found %s instead of %s", quoteShort(fields[i]), fieldNames[i])
+				return e, ignoredByCron("neither a job nor a setting: found %s instead of %s", quoteShort(fields[i]), fieldNames[i])
 			}
 		}
 
 		e.wild = fields[0][0] == '*' || fields[1][0] == '*'
-
-		for i := range fields {
-			if fields[i], err = replaceRandomRange(i, fields[i]); err != nil {
-				return e, err
-			}
-			if fields[i], err = cronSteps(i, fields[i]); err != nil {
-				return e, err
-			}
-		}
-
-		e.schedule = strings.Join(fields, " ")
-	}
-
-	if strings.Contains(e.schedule, "H(") {
-		e.notes = append(e.notes, "cron chooses the value of ~ each time it starts; H is a fixed value derived from the task's name")
+		e.notes = append(e.notes, scheduleNotes(fields)...)
 	}
 
 	// The rest of the line: a user in a system crontab, and the command.
 	if system {
 		if e.user, line = cutField(line); e.user == "" {
-			return e, errors.New("no user before the command, as a system crontab requires; if it is the crontab of a user, use --user")
+			return e, ignoredByCron("no user before the command, as a system crontab requires; if it is the crontab of a user, use --user")
+		}
+		if strings.ContainsAny(e.user, "/=:$\"'`;[") {
+			return e, ignoredByCron("%s is not the name of a user: if the file has no user column, use --user NAME", quoteShort(e.user))
 		}
 	}
 
 	if strings.HasPrefix(line, "*") || e.user == "*" {
-		return e, errors.New("a * follows the five fields: cron has no sixth field and rejects the line")
+		return e, ignoredByCron("a * follows the five fields: cron has no sixth field and rejects the line")
 	}
 
 	e.command = strings.TrimRight(line, " \t")
@@ -307,7 +435,34 @@ func readEntry(line string, system bool) (e entry, err error) {
 		return e, errors.New("no command")
 	}
 
-	return e, nil
+	if fields != nil {
+		err = e.convertFields(fields, debian)
+	}
+
+	return e, err
+}
+
+// convertFields sets the schedule, and converts what cron and Carillon interpret differently.
+func (e *entry) convertFields(fields []string, debian bool) (err error) {
+	if strings.Contains(strings.Join(fields, " "), "~") {
+		if debian {
+			return ignoredByCron("Debian's cron does not know ~")
+		}
+		if fields, err = replaceRandomRanges(fields, e.user+"\x00"+e.command); err != nil {
+			return err
+		}
+		e.notes = append(e.notes, "cron chooses the value of ~ each time it starts; the task has a fixed value derived from its name or command")
+	}
+
+	for i := range fields {
+		if fields[i], err = cronSteps(i, fields[i]); err != nil {
+			return err
+		}
+	}
+
+	e.schedule = strings.Join(fields, " ")
+
+	return nil
 }
 
 // cutField cuts the first word off a line.
@@ -329,40 +484,73 @@ func looksLikeField(word string) bool { return oneField.MatchString(word) }
 
 var fieldBounds = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
-// replaceRandomRange replaces the ranges of cronie from which it draws a value, such as 0~30, by H.
-func replaceRandomRange(i int, text string) (string, error) {
-	if !strings.Contains(text, "~") {
-		return text, nil
+// replaceRandomRanges replaces the ranges of cronie from which it draws a value, such as 0~30, by H. H is at most the
+// 28th day of a month, so that a range with later days becomes a number that is derived from seed.
+func replaceRandomRanges(fields []string, seed string) ([]string, error) {
+	const dayOfMonth, month = 2, 3
+	list, late := slices.Clone(fields), false
+
+	for i, text := range fields {
+		items := strings.Split(text, ",")
+		for n, item := range items {
+			if !strings.Contains(item, "~") {
+				continue
+			}
+
+			from, to, step, err := parseRandomRange(i, item)
+			if err != nil {
+				return nil, err
+			}
+
+			switch items[n] = fmt.Sprintf("H(%d-%d)%s", from, to, step); {
+			case i == dayOfMonth && to > 28 && step == "":
+				items[n], late = strconv.Itoa(from+hashOf(seed, to-from+1)), true
+			case i == dayOfMonth && to > 28:
+				return nil, fmt.Errorf("%s: a step after ~ is not supported with days after the 28th", quoteShort(item))
+			case i == month && late:
+				// Some months do not have such a day, so that it would not be certain that a task with H ever runs.
+				items[n] = strconv.Itoa(from + hashOf(seed+"\x00month", to-from+1))
+			}
+		}
+
+		list[i] = strings.Join(items, ",")
 	}
 
-	items := strings.Split(text, ",")
-	for n, item := range items {
-		values, step, stepped := strings.Cut(item, "/")
-		low, high, drawn := strings.Cut(values, "~")
-		if !drawn {
-			continue
-		}
+	return list, nil
+}
 
-		from, to := fieldBounds[i][0], fieldBounds[i][1]
-		var err1, err2 error
-		if low != "" {
-			from, err1 = strconv.Atoi(low)
-		}
-
-		if high != "" {
-			to, err2 = strconv.Atoi(high)
-		}
-
-		if err1 != nil || err2 != nil {
-			return "", fmt.Errorf("%s: a random range requires numbers on both sides of ~, or on neither", quoteShort(item))
-		}
-
-		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
-			items[n] += "/" + step
-		}
+// parseRandomRange parses a range with ~, and the step after it.
+func parseRandomRange(i int, item string) (from, to int, step string, err error) {
+	values := item
+	if at := strings.IndexByte(item, '/'); at >= 0 {
+		values, step = item[:at], item[at:]
 	}
 
-	return strings.Join(items, ","), nil
+	from, to = fieldBounds[i][0], fieldBounds[i][1]
+	low, high, _ := strings.Cut(values, "~")
+	if low != "" {
+		from, err = strconv.Atoi(low)
+	}
+	if high != "" && err == nil {
+		to, err = strconv.Atoi(high)
+	}
+
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: a random range requires numbers on both sides of ~, or on neither", quoteShort(item))
+	case from > to:
+		err = ignoredByCron("%s: the number before ~ is greater than the one after it", quoteShort(item))
+	case from < fieldBounds[i][0] || to > fieldBounds[i][1] && (i != 4 || to > 7):
+		err = ignoredByCron("%s: %s is not between %d and %d", quoteShort(item), fieldNames[i], fieldBounds[i][0], fieldBounds[i][1])
+	}
+
+	return from, to, step, err
+}
+
+// hashOf returns a number below n that is derived from a text.
+func hashOf(text string, n int) int {
+	sum := sha256.Sum256([]byte(text))
+	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(n))
 }
 
 // cronSteps checks and rewrites steps that cron and Carillon interpret differently. Cron accepts a step beyond the
@@ -383,7 +571,7 @@ func cronSteps(i int, text string) (string, error) {
 
 		low, _, ranged := strings.Cut(values, "-")
 		if !ranged && values != "*" {
-			return "", fmt.Errorf("%s: cron rejects or ignores a step without a range: use %s, or %s-%d/%s", quoteShort(item), low, low, fieldBounds[i][1], step)
+			return "", ignoredByCron("%s: cron rejects or ignores a step without a range: use %s, or %s-%d/%s", quoteShort(item), low, low, fieldBounds[i][1], step)
 		}
 
 		period, err := strconv.Atoi(step)

@@ -2,10 +2,8 @@ package importer
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,9 +85,11 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 	case "LOGNAME":
 		return // cron ignores it
 	case "MAILTO", "MAILFROM":
-		if value != "" && value != `""` {
-			r.result.addNote(at, "%s is not supported: Carillon does not send mail; to read the output of runs, use carillon logs", name)
+		if value != "" && value != `""` && !r.mail {
+			r.mail = true
+			r.result.addNote(at, "%s is not supported: to be notified of failures, set alerts: {notify: [RECEIVER]}; to read the output of runs, use carillon logs", name)
 		}
+		return
 	case "TZ":
 		r.result.addNote(at, "TZ is only a variable of the commands, as in cron; to set the time zone of schedules, use CRON_TZ or --timezone")
 	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
@@ -112,9 +112,6 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 
 // cronPath is the PATH of cron, which is also Carillon's default.
 const cronPath = "/usr/bin:/bin"
-
-// hereDocumentShells are the shells that accept a here-document in the syntax of sh.
-var hereDocumentShells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 
 // processAction returns the action of a line: the command up to the first %, executed by the shell in force. The
 // rest of the line is the command's standard input.
@@ -143,15 +140,11 @@ func (s settings) processAction(user, command string) (p task.Process, notes []s
 		return p, nil, errors.New("no command before the %")
 	}
 
-	// The standard input becomes a here-document of the shell.
 	if fed {
-		if !slices.Contains(hereDocumentShells, path.Base(shell)) {
-			return p, nil, fmt.Errorf("%% starts standard input, which is not supported with the shell %s: change the command so that it does not need it", shell)
-		}
-
-		// Quote the command as a whole. If it is incomplete (often there is a % between quotes), it would otherwise
-		// continue in the here-document.
-		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + newDelimiter(input) + "'\n" + input + newDelimiter(input)
+		p.Stdin = &task.Stdin{Text: input}
+	}
+	if cutsCommand(command) {
+		notes = append(notes, cutNote(line))
 	}
 
 	p.User, p.Env = user, env
@@ -213,11 +206,16 @@ func splitStdin(text string) (command, input string, fed bool) {
 	return command, input, input != ""
 }
 
-// newDelimiter returns a word that ends a here-document and is not one of its lines.
-func newDelimiter(input string) string {
-	d := "END"
-	for slices.Contains(strings.Split(input, "\n"), d) {
-		d += "_"
+// cutsCommand reports whether a command contains a % without a backslash before it.
+func cutsCommand(command string) bool {
+	return strings.Contains(strings.ReplaceAll(command, `\%`, ""), "%")
+}
+
+// cutNote returns the note about a command that ends at a %.
+func cutNote(line string) string {
+	note := `cron ends the command at the %, and the rest is its standard input; write \% for a %`
+	if strings.Count(line, "'")%2 == 1 || strings.Count(line, `"`)%2 == 1 || strings.Count(line, "(") != strings.Count(line, ")") {
+		note += ": the command is incomplete, and fails in cron, too"
 	}
-	return d
+	return note
 }

@@ -22,7 +22,7 @@ var (
 // one imports a crontab that has one job.
 func one(t *testing.T, text string, form importer.Form) importer.Job {
 	t.Helper()
-	r := importer.Crontab("/etc/cron.d/stats", text, form, options)
+	r := importer.Crontab("/etc/cron.d/stats", text+"\n", form, options)
 	if len(r.Jobs) != 1 || len(r.Refusals) > 0 {
 		t.Fatalf("%q: %d jobs, refused: %v", text, len(r.Jobs), r.Refusals)
 	}
@@ -50,7 +50,7 @@ func TestCrontab_Settings(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`A=b`, `A=b`}, {`  A = b c  `, `A=b c`}, {`A="b c"`, `A=b c`}, {`A='b "c"'`, `A=b "c"`}, {`"A"=b`, `A=b`}, {`A=`, `A=`}, {`A=""`, `A=`},
 		{`A=$HOME/x`, `A=$HOME/x`}, {`A=b=c`, `A=b=c`}, {"A=b\nA=c", `A=c`}, {`A=b # c`, `A=b # c`},
-		{`PATH=/usr/bin:/bin`, ``}, {`SHELL=/bin/sh`, ``}, {`LOGNAME=x`, ``}, {`MAILTO=ann`, `MAILTO=ann`}, {`TZ=Asia/Tokyo`, `TZ=Asia/Tokyo`},
+		{`PATH=/usr/bin:/bin`, ``}, {`SHELL=/bin/sh`, ``}, {`LOGNAME=x`, ``}, {`MAILTO=ann`, ``}, {`MAILFROM=ann`, ``}, {`TZ=Asia/Tokyo`, `TZ=Asia/Tokyo`},
 	} {
 		p := one(t, c.text+"\n* * * * * x\nA=later\n", ofAnn).Spec.Action.Process
 		got := []string{}
@@ -74,19 +74,30 @@ func TestCrontab_Settings(t *testing.T) {
 	}
 }
 
+// The text after % is the standard input. It needs no shell beside that of the command.
 func TestCrontab_PercentSigns(t *testing.T) {
-	for _, c := range []struct{ command, want string }{
-		{`date +\%F`, "date +%F"},
-		{`a \\% b`, "exec /bin/sh -c 'a \\\\' <<'END'\n b\nEND"},
-		{`cat%one%two`, "exec /bin/sh -c cat <<'END'\none\ntwo\nEND"},
-		{`cat%one\%two%`, "exec /bin/sh -c cat <<'END'\none%two\nEND"},
-		{`echo 'a%' ; } ; echo b #`, "exec /bin/sh -c 'echo '\\''a' <<'END'\n' ; } ; echo b #\nEND"}, // a syntax error to cron, and b was printed
-		{`cat%END`, "exec /bin/sh -c cat <<'END_'\nEND\nEND_"},
-		{`cat%`, "cat"},
-		{`a\b\`, `a\b\`},
+	for _, c := range []struct{ command, want, input string }{
+		{`date +\%F`, "date +%F", ""},
+		{`a \\% b`, `a \\`, " b\n"},
+		{`cat%one%two`, "cat", "one\ntwo\n"},
+		{`cat%one\%two%`, "cat", "one%two\n"},
+		{`echo 'a%' ; } ; echo b #`, "echo 'a", "' ; } ; echo b #\n"}, // a syntax error to cron, too
+		{`cat%`, "cat", ""},
+		{`a\b\`, `a\b\`, ""},
 	} {
-		if got := one(t, "* * * * * "+c.command, ofAnn).Spec.Action.Process.Shell; got != c.want {
-			t.Errorf("%s:\n got  %q\n want %q", c.command, got, c.want)
+		for shell, form := range map[string]importer.Form{"": ofAnn, "SHELL=/usr/bin/fish\n": ofAnn} {
+			p := one(t, shell+"* * * * * "+c.command, form).Spec.Action.Process
+			got, input := p.Shell, ""
+			if shell != "" {
+				got = p.Command[2]
+			}
+			if p.Stdin != nil {
+				input = p.Stdin.Text
+			}
+
+			if got != c.want || input != c.input {
+				t.Errorf("%s%s:\n got  %q < %q\n want %q < %q", shell, c.command, got, input, c.want, c.input)
+			}
 		}
 	}
 }
@@ -94,7 +105,7 @@ func TestCrontab_PercentSigns(t *testing.T) {
 func TestCrontab_Schedules(t *testing.T) {
 	for line, want := range map[string]string{
 		"@daily": "@daily", "@midnight": "@midnight", "@every_minute": "* * * * *", "09,39 * * * *": "09,39 * * * *", "-*/5 1-3 * * 7": "*/5 1-3 * * 7",
-		"0~30 ~ * * *": "H(0-30) H(0-23) * * *", "5,10~19/3 * * * *": "5,H(10-19)/3 * * * *", "0 0 1 jan,MAR Sun-Tue": "0 0 1 jan,MAR Sun-Tue",
+		"0~30 ~ * * *": "H(0-30) H(0-23) * * *", "0 0 1~28 ~ *": "0 0 H(1-28) H(1-12) *", "5,10~19/3 * * * *": "5,H(10-19)/3 * * * *", "0 0 1 jan,MAR Sun-Tue": "0 0 1 jan,MAR Sun-Tue",
 	} {
 		if got := one(t, line+"\tx", ofAnn).Spec.Schedule; !slices.Equal(got, []string{want}) {
 			t.Errorf("%s: %v", line, got)
@@ -104,23 +115,22 @@ func TestCrontab_Schedules(t *testing.T) {
 
 func TestCrontab_RefusesWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"@reboot x":                     "f:1: @reboot is not supported",
-		"\n@fortnightly x":              `f:2: "@fortnightly" is not one of`,
-		"* * * * *":                     "f:1: no command",
-		"* * * *":                       `f:1: neither a job nor a setting: found "" instead of the day of the week`,
-		"hello world":                   `f:1: neither a job nor a setting: found "hello" instead of the minute`,
-		"61 * * * * x":                  "f:1: schedule: \"61 * * * *\": minute 61",
-		"*/0 * * * * x":                 "f:1: schedule:",
-		"5/15 * * * * x":                "use 5, or 5-59/15",
-		"* * * jan~mar * x":             "a random range requires numbers",
-		"* * * * * %x":                  "no command before the %",
-		"SHELL=/bin/csh\n* * * * * x%y": "f:2: % starts standard input, which is not supported with the shell /bin/csh",
-		"CRON_TZ=Mars/X\n* * * * * x":   "f:1: CRON_TZ: ",
-		"CARILLON_X=1\n* * * * * x":     "f:1: CARILLON_X: names that begin with CARILLON_",
-		"* * * * * x\x00":               "f:1: the line contains a NUL byte",
-		`A="b` + "\n* * * * * x":        "f:1: neither a job nor a setting",
+		"@reboot x":                   "f:1: @reboot is not supported",
+		"\n@fortnightly x":            `f:2: "@fortnightly" is not one of`,
+		"* * * * *":                   "f:1: no command",
+		"* * * *":                     `f:1: neither a job nor a setting: found "" instead of the day of the week`,
+		"hello world":                 `f:1: neither a job nor a setting: found "hello" instead of the minute`,
+		"61 * * * * x":                "f:1: schedule: \"61 * * * *\": minute 61",
+		"*/0 * * * * x":               "f:1: schedule:",
+		"5/15 * * * * x":              "use 5, or 5-59/15",
+		"* * * jan~mar * x":           "a random range requires numbers",
+		"* * * * * %x":                "no command before the %",
+		"CRON_TZ=Mars/X\n* * * * * x": "f:1: CRON_TZ: ",
+		"CARILLON_X=1\n* * * * * x":   "f:1: CARILLON_X: names that begin with CARILLON_",
+		"* * * * * x\x00":             "f:1: the line contains a NUL byte",
+		`A="b` + "\n* * * * * x":      "f:1: neither a job nor a setting",
 	} {
-		r := importer.Crontab("f", text, ofAnn, options)
+		r := importer.Crontab("f", text+"\n", ofAnn, options)
 		if len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Place.String()+": "+r.Refusals[0].Why, want) {
 			t.Errorf("%q: %v", text, r.Refusals)
 		}
@@ -156,7 +166,7 @@ func TestCrontab_NamesStay(t *testing.T) {
 	name := one(t, "0 2 * * * root /opt/backup /home", ofSystem).Spec.Name
 
 	for _, text := range []string{"\n# moved\n5 3 * * 1 root /opt/backup /home", "PATH=/x\n@daily root /opt/backup /home", "@hourly root /opt/backup /etc\n0 2 * * * root /opt/backup /home"} {
-		r := importer.Crontab("/etc/cron.d/stats", text, ofSystem, options)
+		r := importer.Crontab("/etc/cron.d/stats", text+"\n", ofSystem, options)
 		if got := r.Jobs[len(r.Jobs)-1].Spec.Name; got != name {
 			t.Errorf("%q: %s, and was %s", text, got, name)
 		}
@@ -181,12 +191,25 @@ func TestCrontab_NamesSayWhatRuns(t *testing.T) {
 		"cd / && nice -n 10 ionice -c3 ./run.sh":                "stats-run.sh",
 		"X=1 Y=2 c --flag":                                      "stats-c",
 		"if [ -x /usr/sbin/d ]; then nice -n10 /usr/sbin/d; fi": "stats-d",
-		"true":   "stats-true",
-		"'/o p'": "stats-o",
-		"$X/日本":  "stats-job",
+		"test -x /usr/bin/certbot -a \\! -d /run/systemd/system && perl -e 'sleep int(rand(43200))' && certbot -q renew": "stats-certbot",
+		"flock -n /var/lock/queue.lock php /srv/artisan schedule:run":                                                    "stats-artisan",
+		"flock -w 10 9 -c 'cd /srv && ./queue'":                                                                          "stats-queue",
+		"sudo -u www-data -H /opt/d --all":                                                                               "stats-d",
+		"systemd-cat -t backup-tag /opt/e":                                                                               "stats-e",
+		"/usr/bin/env -i PATH=/bin chronic timeout -k 5 10m /opt/f":                                                      "stats-f",
+		"sleep $(( ( RANDOM % 600 ) + 1 ))m && /opt/g":                                                                   "stats-g",
+		"bash -lc 'source ~/.env; /opt/h >> /var/log/h.log 2>&1'":                                                        "stats-h",
+		"/usr/bin/python3 -m backup.run":                                                                                 "stats-backup.run",
+		"/usr/bin/python3 -u /opt/report.py > err.txt 2>&1":                                                              "stats-report.py",
+		"su - ann -s /bin/sh -c '/opt/i x'":                                                                              "stats-i",
+		"(cd /srv; nohup ./j) > /dev/null 2>&1 &":                                                                        "stats-j",
+		"/opt/k # stops; then /opt/l":                                                                                    "stats-k",
+		"true":                                                                                                           "stats-true",
+		"'/o p'":                                                                                                         "stats-o",
+		"$X/日本":                                                                                                          "stats-job",
 	} {
 		name := one(t, "* * * * * "+command, ofAnn).Spec.Name
-		r := importer.Crontab("/etc/cron.d/stats", "* * * * * root "+command, ofSystem, options)
+		r := importer.Crontab("/etc/cron.d/stats", "* * * * * root "+command+"\n", ofSystem, options)
 		if got := r.Jobs[0].Spec.Name; !strings.HasPrefix(got, "web-1-"+want+"-") || len(got) != len("web-1-"+want)+5 {
 			t.Errorf("%s: %s, of ann %s", command, got, name)
 		}
@@ -238,7 +261,7 @@ func TestCrontab_LosesNoLine(t *testing.T) {
 		}
 
 		form := rapid.SampledFrom([]importer.Form{ofAnn, ofSystem}).Draw(t, "form")
-		r := importer.Crontab("f", strings.Join(lines, "\n"), form, options)
+		r := importer.Crontab("f", strings.Join(lines, "\n")+"\n", form, options)
 		told := map[int]bool{}
 		for _, j := range r.Jobs {
 			told[j.Line] = true

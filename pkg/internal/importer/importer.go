@@ -14,7 +14,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -38,6 +37,8 @@ type Options struct {
 	AnyNode   bool   // each run is on one node, any of them, whatever the job says
 	DropInit  bool   // CronJobs lose their init containers; otherwise they are refused
 	User      string // the user whose units of systemd the files are; "": their paths say it
+
+	Debian bool // crontabs are those of Debian's cron, which ignores a file with an error as a whole
 
 	// Home returns the home directory of a user of this host, or "". nil: no user is known.
 	Home func(user string) string
@@ -203,55 +204,4 @@ func joinName(parts ...string) string {
 func hashTag(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:4])
-}
-
-// Words that a line for the shell may have before the program that matters: those that only test something, and
-// those that only start another program.
-var (
-	testWords         = strings.Fields("test [ [[ cd true : sleep export umask set ulimit . source")
-	prefixWords       = strings.Fields("if then else elif do while until { ( ! exec nice ionice chrt time timeout sudo chronic command env nohup setsid flock systemd-cat cat")
-	endsPart          = regexp.MustCompile(`&&|\|\||[;|&\n]`)
-	assignmentPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
-)
-
-// guessProgram returns the name of the program that a command line is about. It is a guess, so that people
-// recognize the names. It only needs to be the same whenever the line is the same.
-func guessProgram(line string) string {
-	fallback := ""
-
-	// Take the first word of the first command that is not a test, an assignment, or a program that starts another
-	// one.
-	for _, part := range endsPart.Split(line, -1) {
-		started := false
-		for _, word := range strings.Fields(part) {
-			word = strings.Trim(word, `"'(){}`)
-			base := clipSlug(path.Base(word), 40)
-
-			switch {
-			case word == "", assignmentPattern.MatchString(word):
-				continue
-			case slices.Contains(prefixWords, word):
-				started = true
-				continue
-			case started && (strings.HasPrefix(word, "-") || word[0] >= '0' && word[0] <= '9'):
-				continue // a flag of that program
-			}
-
-			if slices.Contains(testWords, word) || base == "" {
-				break
-			}
-
-			return base
-		}
-
-		if words := strings.Fields(part); fallback == "" && len(words) > 0 {
-			fallback = clipSlug(path.Base(words[0]), 40)
-		}
-	}
-
-	if fallback == "" {
-		return "job"
-	}
-
-	return fallback
 }

@@ -155,7 +155,7 @@ func (k *kubernetesJob) setContainerCommand(p *task.Process, c container) (why s
 	// command replaces the entry point of the image, and args are its arguments. Without command, the program is
 	// known only if args begin with a shell.
 	command, args := c.Command, c.Args
-	if len(command) == 0 && len(args) > 1 && slices.Contains(hereDocumentShells, path.Base(string(args[0]))) {
+	if len(command) == 0 && len(args) > 1 && slices.Contains(posixShells, path.Base(string(args[0]))) {
 		command, args = args, nil
 		k.addNote("args is used as the command, assuming that the image has no entry point")
 	}
