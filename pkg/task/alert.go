@@ -139,6 +139,8 @@ type AlertClose struct {
 	Why AlertReason `json:"why"`
 	By  string      `json:"by,omitempty" doc:"The person who caused it."`
 	Run string      `json:"run,omitempty" doc:"The run that succeeded."`
+	// Failures is how many runs in a row had failed before the one that succeeded, if that is known.
+	Failures int `json:"failures,omitempty" doc:"How many runs in a row had failed before it."`
 }
 
 // AlertReason is why an alert was closed.

@@ -1,0 +1,116 @@
+package alert
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// KeepClosed is how long a closed alert is kept. In this time it can open again, as the same alert.
+const KeepClosed = 2 * time.Hour
+
+// maxOpened is how many openings before the last one an alert remembers. Three within an hour show that it flaps.
+const maxOpened = 2
+
+// Change is a new version of the record of an alert.
+type Change struct {
+	Alert task.Alert
+	// Opens is set if the alert opens, for the first time or again.
+	Opens bool
+	// Dead is a dead run that must be unchanged when the record is written; nil: none.
+	Dead *Dead
+}
+
+// Decide returns the change of the record of an alert of a kind that follows from a verdict, or nil. current is the record; nil:
+// there is none. The verdict must be that of the same evidence and record.
+func Decide(e *Evidence, kind task.AlertKind, current *task.Alert, v Verdict, now time.Time) *Change {
+	isOpen := current != nil && current.IsOpen()
+	isFormer := isOpen && e.Entry != nil && current.UID != e.Entry.UID
+
+	switch {
+	case isFormer:
+		// The task was deleted and created again. The next evaluation judges the new one.
+		return closed(current, now, task.AlertClose{Why: task.AlertDeleted})
+	case isOpen && v.State == NotExpected:
+		return closed(current, now, task.AlertClose{Why: v.Why, By: v.By})
+	case isOpen && v.State == Met:
+		return e.closeMet(kind, current, v, now)
+	case isOpen && v.State != Unknown:
+		return e.rewrite(current)
+	case !isOpen && v.State == NotMet:
+		return e.open(kind, current, v, now)
+	}
+
+	return nil
+}
+
+// open returns the opening of an alert.
+func (e *Evidence) open(kind task.AlertKind, current *task.Alert, v Verdict, now time.Time) *Change {
+	a := task.Alert{
+		Namespace: e.Namespace, Task: e.Task, Kind: kind, UID: e.Entry.UID,
+		OpenedAt: task.At(now), Since: task.At(earlier(v.Since, now)), Run: v.Run, Failures: v.Failures, Deadline: task.At(v.Deadline), Base: v.Base,
+		Notify: e.receivers(), Labels: e.labels(), Openings: 1,
+	}
+	if v.Since.IsZero() {
+		a.Since = a.OpenedAt
+	}
+
+	if current == nil {
+		return &Change{Alert: a, Opens: true, Dead: v.Dead}
+	}
+
+	a.ID, a.Mod = current.ID, current.Mod
+	if current.UID == a.UID {
+		CountOpening(&a, current)
+	}
+
+	return &Change{Alert: a, Opens: true, Dead: v.Dead}
+}
+
+// CountOpening counts the opening of an alert that was open before, as current.
+func CountOpening(a, current *task.Alert) {
+	a.Openings = current.Openings + 1
+	a.Opened = append(slices.Clone(current.Opened), current.OpenedAt)
+	a.Opened = a.Opened[max(0, len(a.Opened)-maxOpened):]
+}
+
+// closeMet returns the closing of an alert whose expectation is met, or nil if it has to wait. Without a success, there are no
+// failed runs any more because somebody dismissed them, or because somebody started them again: then a run is active or waiting, and
+// its end decides.
+func (e *Evidence) closeMet(kind task.AlertKind, current *task.Alert, v Verdict, now time.Time) *Change {
+	c := task.AlertClose{Why: task.AlertSucceeded, Failures: v.Failures}
+	if v.Success != nil {
+		c.Run = v.Success.ID
+	}
+
+	if kind == task.AlertFailures && v.Base <= current.Base {
+		if !e.Idle {
+			return e.rewrite(current)
+		}
+		c = task.AlertClose{Why: task.AlertDismissed}
+	}
+
+	return closed(current, now, c)
+}
+
+// closed returns the closing of an alert.
+func closed(current *task.Alert, now time.Time, c task.AlertClose) *Change {
+	a := *current
+	c.At = task.At(now)
+	a.Closed = &c
+
+	return &Change{Alert: a}
+}
+
+// rewrite returns an open alert with the present receivers and labels of the task, or nil if it has them.
+func (e *Evidence) rewrite(current *task.Alert) *Change {
+	a := *current
+	a.Notify, a.Labels = e.receivers(), e.labels()
+	if slices.Equal(a.Notify, current.Notify) && maps.Equal(a.Labels, current.Labels) {
+		return nil
+	}
+
+	return &Change{Alert: a}
+}
