@@ -234,6 +234,9 @@ of them:
   duration:>5m             the last run took longer
   lateness:>1s             the last run started later than this after its tick
   failures:>=3             at least three runs in a row have failed
+  alert:failures           an alert of this kind is open: failures, success_within,
+                           success_by, or any
+  notify:ops/slack         alerts of the task go to this receiver
 
 A comma means "or": state:failed,lost. A minus sign negates a term: -label:team=data.
 Comparisons are <, <=, > and >=; durations are 90s, 10m, 1h30m, 2d or 1w. Quote values

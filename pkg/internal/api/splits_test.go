@@ -29,7 +29,7 @@ func manySpecs(t *testing.T) (w *world, names []string, owner *flaky, counted *a
 			name := fmt.Sprintf("%s/t%04d", ns, i)
 			_, err := etcd.Put(t.Context(), w.store.Keys().Specs()+name, fmt.Sprintf(`{"namespace":%q,"name":%q}`, ns, name[len(ns)+1:]))
 			must(t, err)
-			index.Put(readmodel.NoSlot, readmodel.Row{Name: name}, readmodel.Details{})
+			index.Put(readmodel.NoSlot, readmodel.Row{Name: name}, readmodel.Details{}, nil)
 			names = append(names, name)
 		}
 	}

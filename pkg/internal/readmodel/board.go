@@ -52,8 +52,8 @@ func newBoardScan(q *Query) *boardScan {
 
 // scan adds a shard.
 func (s *boardScan) scan(x *Index) {
-	x.each(s.query.Now, true, func(r *Row, d *Details) {
-		if !s.query.Filter.matches(r, s.query.Now) {
+	x.each(s.query.Now, true, func(r *Row, d *Details, a *task.Alerts) {
+		if !s.query.Filter.matches(r, a, s.query.Now) {
 			return
 		}
 

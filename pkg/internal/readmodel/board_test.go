@@ -40,7 +40,7 @@ func (b *boardTask) put(x *Index) {
 		d.Runs.AddWaiting(q)
 	}
 
-	x.Put(NoSlot, b.row, d)
+	x.Put(NoSlot, b.row, d, nil)
 }
 
 var boardNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).UnixMilli()
@@ -212,7 +212,7 @@ func TestBoard_CountsAllAndListsTheFirst(t *testing.T) {
 func TestBoard_OfNoNamespaceIsEmpty(t *testing.T) {
 	t.Parallel()
 	var x Index
-	x.Put(NoSlot, Row{Name: "a/b", Next: boardNow}, Details{})
+	x.Put(NoSlot, Row{Name: "a/b", Next: boardNow}, Details{}, nil)
 	q := &Query{Now: boardNow, Filter: Filter{Within: []string{}}, Board: &BoardRange{Span: time.Minute, Limit: 5}}
 	s := NewScan(q, "n1")
 	s.Add(ShardAnswer{Shard: 0, Owner: 1}, &x)

@@ -3,6 +3,8 @@ package readmodel
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // chunkRows is how many rows a scan reads under one lock. It takes some microseconds, and an owner that changes a row
@@ -14,6 +16,9 @@ const chunkRows = 113
 type chunk struct {
 	rows     [chunkRows]Row
 	detailed [(chunkRows + 63) / 64]uint64 // by row, one bit: it has Details
+
+	watched *[chunkRows]watchMark // nil: none of the tasks has expectations
+	judgeAt *[chunkRows]uint32    // see WatchedRow.JudgeAt; nil: all are 0
 }
 
 // isDetailed reports whether a row has Details.
@@ -30,7 +35,10 @@ type Index struct {
 	// details holds, by slot, the Details of the rows that have any.
 	details map[int32]Details
 
-	applied atomic.Int64
+	applied   atomic.Int64
+	committed atomic.Int64
+
+	watches watches
 
 	recent recentRuns
 }
@@ -49,11 +57,22 @@ func (in *Index) NoteApplied(revision int64) { in.applied.Store(revision) }
 // HasApplied reports whether the rows contain the changes of the shard at a revision.
 func (in *Index) HasApplied(revision int64) bool { return in.applied.Load() >= revision }
 
+// Applied returns the revision up to which the rows contain all changes of the shard.
+func (in *Index) Applied() int64 { return in.applied.Load() }
+
+// NoteCommitted notes that the rows contain all commits of the owner up to the one that wrote the shard's watermark in a
+// revision.
+func (in *Index) NoteCommitted(revision int64) { in.committed.Store(revision) }
+
+// HasCommitted reports whether the rows contain the owner's commits up to that revision of the watermark.
+func (in *Index) HasCommitted(revision int64) bool { return in.committed.Load() >= revision }
+
 // NoSlot is the slot of a task that has no row yet.
 const NoSlot int32 = -1
 
-// Put stores a row and its details, and returns its slot. slot is that of the task's former row, or NoSlot.
-func (in *Index) Put(slot int32, r Row, d Details) int32 {
+// Put stores a row and its details, and returns its slot. slot is that of the task's former row, or NoSlot. alerts is what is
+// expected of the task; nil: nothing. The flags in AlertFlags stay as they are while something is expected.
+func (in *Index) Put(slot int32, r Row, d Details, alerts *task.Alerts) int32 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 
@@ -62,6 +81,12 @@ func (in *Index) Put(slot int32, r Row, d Details) int32 {
 	}
 
 	row := in.at(slot)
+	r.Flags &^= AlertFlags
+	if alerts != nil {
+		r.Flags |= row.Flags & AlertFlags
+	}
+	in.setWatch(slot, &r, alerts)
+
 	in.size.add(row, -1)
 	in.size.add(&r, 1)
 	*row = r
@@ -147,6 +172,7 @@ func (in *Index) Remove(slot int32) {
 	defer in.mu.Unlock()
 
 	row := in.at(slot)
+	in.setWatch(slot, &Row{}, nil)
 	in.size.add(row, -1)
 	*row = Row{}
 	in.setDetails(slot, Details{})
@@ -171,8 +197,8 @@ func (in *Index) Size() Size {
 
 // Scan counts the rows that match a query, and offers their places to first.
 func (in *Index) Scan(q *Query, shard int, first *First) (c Counts) {
-	in.each(q.Now, false, func(r *Row, _ *Details) {
-		if !q.Filter.matches(r, q.Now) {
+	in.each(q.Now, false, func(r *Row, _ *Details, a *task.Alerts) {
+		if !q.Filter.matches(r, a, q.Now) {
 			return
 		}
 
@@ -186,12 +212,12 @@ func (in *Index) Scan(q *Query, shard int, first *First) (c Counts) {
 // EachRow calls visit with each row, except for those with the flag Gone. A pause that has ended at now (Unix
 // milliseconds) is not shown. visit must not keep or change the row, and must not block.
 func (in *Index) EachRow(now int64, visit func(r *Row)) {
-	in.each(now, false, func(r *Row, _ *Details) { visit(r) })
+	in.each(now, false, func(r *Row, _ *Details, _ *task.Alerts) { visit(r) })
 }
 
 // each is EachRow, and with full it also visits the rows with the flag Gone, and passes on the details of all rows. d is
-// nil if a row has none.
-func (in *Index) each(now int64, full bool, visit func(r *Row, d *Details)) {
+// nil if a row has none, and a if nothing is expected of the task.
+func (in *Index) each(now int64, full bool, visit func(r *Row, d *Details, a *task.Alerts)) {
 	s := indexScan{now: now, full: full, visit: visit}
 	for from := 0; s.scanChunk(in, from); from += chunkRows {
 	}
@@ -201,7 +227,7 @@ func (in *Index) each(now int64, full bool, visit func(r *Row, d *Details)) {
 type indexScan struct {
 	now   int64
 	full  bool
-	visit func(r *Row, d *Details)
+	visit func(r *Row, d *Details, a *task.Alerts)
 
 	// These fields hold the arguments of visit that are not in the Index. They are valid until the next call.
 	row     Row
@@ -224,9 +250,14 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 			continue
 		}
 
+		var a *task.Alerts
+		if c.watched != nil {
+			a = x.watches.alertsOf(c.watched[i])
+		}
+
 		// It takes some time to find details, and few scans need them.
 		if !c.isDetailed(i) || !s.full && !r.Flags.Has(Paused) {
-			s.visit(r, nil)
+			s.visit(r, nil, a)
 			continue
 		}
 
@@ -239,7 +270,7 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 			r.Flags &^= Paused
 		}
 
-		s.visit(r, &s.details)
+		s.visit(r, &s.details, a)
 	}
 
 	return true
@@ -250,13 +281,15 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 // matter if some shards are missing. It reads only these rows.
 func (in *Index) splits(q *Query, shard int) (names []string) {
 	var r Row
-	for slot := firstSplit(shard, q.Splits); in.readSlot(slot, &r); slot += q.Splits {
-		if r.Name != "" && !r.Flags.Has(Gone) && q.Filter.matches(&r, q.Now) {
+	for slot := firstSplit(shard, q.Splits); ; slot += q.Splits {
+		a, ok := in.readSlot(slot, &r)
+		if !ok {
+			return names
+		}
+		if r.Name != "" && !r.Flags.Has(Gone) && q.Filter.matches(&r, a, q.Now) {
 			names = append(names, r.Name)
 		}
 	}
-
-	return names
 }
 
 // firstSplit returns the first slot whose name a shard contributes. It differs between shards: many shards have fewer
@@ -266,16 +299,20 @@ func firstSplit(shard, every int) int {
 	return int(uint64(uint32(shard)*golden) * uint64(every) >> 32)
 }
 
-// readSlot copies the row in a slot to r; a free slot has no name. It returns false if there is no such slot.
-func (in *Index) readSlot(slot int, r *Row) bool {
+// readSlot copies the row in a slot to r; a free slot has no name. It also returns what is expected of the task, and false if
+// there is no such slot.
+func (in *Index) readSlot(slot int, r *Row) (a *task.Alerts, ok bool) {
 	in.mu.RLock()
 	defer in.mu.RUnlock()
 
 	if slot >= in.used {
-		return false
+		return nil, false
 	}
 
 	*r = *in.at(int32(slot))
+	if c := in.chunks[slot/chunkRows]; c.watched != nil {
+		a = in.watches.alertsOf(c.watched[slot%chunkRows])
+	}
 
-	return true
+	return a, true
 }

@@ -33,7 +33,7 @@ func benchIndex() *Index {
 			r.Active, d.Runs = 1, NewRuns(0)
 			d.Runs.AddAttempt(&Attempt{Run: "20261120T120000.000Z-abcd", Node: "n1", Since: 1e12 - h, Known: true}, false)
 		}
-		x.Put(NoSlot, r, d)
+		x.Put(NoSlot, r, d, nil)
 	}
 
 	return &x

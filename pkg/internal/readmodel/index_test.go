@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // A random sequence of changes leaves an index with the rows and counts that a map would have.
@@ -33,7 +35,7 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(*rapid.T) {
 				r, end := row(), rapid.Int64Range(0, 3).Draw(t, "until")
-				slot := x.Put(NoSlot, r, Details{PausedUntil: end})
+				slot := x.Put(NoSlot, r, Details{PausedUntil: end}, nil)
 				if _, taken := rows[slot]; taken {
 					t.Fatalf("slot %d has a row already", slot)
 				}
@@ -42,7 +44,7 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 			"replace": func(*rapid.T) {
 				if slot := some(); slot != NoSlot {
 					r, end := row(), rapid.Int64Range(0, 3).Draw(t, "until")
-					if got := x.Put(slot, r, Details{PausedUntil: end}); got != slot {
+					if got := x.Put(slot, r, Details{PausedUntil: end}, nil); got != slot {
 						t.Fatalf("slot %d became %d", slot, got)
 					}
 					rows[slot], until[slot] = r, end
@@ -101,7 +103,7 @@ func TestIndex_HoldsWhatWasPut(t *testing.T) {
 
 				var got, gotAll []string
 				x.EachRow(now, func(r *Row) { got = append(got, fmt.Sprint(*r)) })
-				x.each(now, true, func(r *Row, d *Details) {
+				x.each(now, true, func(r *Row, d *Details, _ *task.Alerts) {
 					if d == nil {
 						d = &Details{}
 					}
@@ -133,7 +135,7 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 	var slots []int32
 
 	for i := range steady + moving {
-		slot := x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", i), Next: 7, LastEnd: 7}, Details{})
+		slot := x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", i), Next: 7, LastEnd: 7}, Details{}, nil)
 		if i >= steady {
 			slots = append(slots, slot)
 		}
@@ -183,7 +185,7 @@ func TestIndex_ScansWhileItChanges(t *testing.T) {
 		at := i % len(slots)
 		switch {
 		case slots[at] == NoSlot:
-			slots[at] = x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", steady+at), Flags: Paused | History}, Details{PausedUntil: 3})
+			slots[at] = x.Put(NoSlot, Row{Name: fmt.Sprintf("default/t%04d", steady+at), Flags: Paused | History}, Details{PausedUntil: 3}, nil)
 		case i%3 == 0:
 			x.Remove(slots[at])
 			slots[at] = NoSlot
@@ -234,7 +236,7 @@ func TestScan_SplitsTheNames(t *testing.T) {
 		for i := range all {
 			all[i] = &Index{}
 			for k := range perShard {
-				all[i].Put(NoSlot, Row{Name: fmt.Sprintf("%s/t%06d-%03d", []string{"a", "b"}[k%2], k, i)}, Details{})
+				all[i].Put(NoSlot, Row{Name: fmt.Sprintf("%s/t%06d-%03d", []string{"a", "b"}[k%2], k, i)}, Details{}, nil)
 			}
 
 			all[i].Remove(int32(i % perShard))

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // minuteMS is a minute in milliseconds.
@@ -123,8 +124,8 @@ func newSeconds(minutes int) [][]float64 {
 
 // Scan adds the rows of an index that match the query, and counts them.
 func (s *LoadScan) Scan(x *Index) (c Counts) {
-	x.EachRow(s.query.Now, func(r *Row) {
-		if s.query.Filter.matches(r, s.query.Now) {
+	x.each(s.query.Now, false, func(r *Row, _ *Details, a *task.Alerts) {
+		if s.query.Filter.matches(r, a, s.query.Now) {
 			c.add(r, s.query.Now)
 			s.add(r)
 		}

@@ -46,7 +46,7 @@ func rowOf(name string, s *schedule.Schedule, now int64) Row {
 func loadOf(q *Query, rows ...Row) Load {
 	var x Index
 	for _, r := range rows {
-		x.Put(NoSlot, r, Details{})
+		x.Put(NoSlot, r, Details{}, nil)
 	}
 
 	s := NewLoadScan(q)
@@ -373,7 +373,7 @@ func BenchmarkLoad_MillionTasks(b *testing.B) {
 
 	for i := range 1_000_000 {
 		s := schedules[i*7919%len(schedules)].Anchored(time.UnixMilli(nowMS - int64(i)*1234))
-		x.Put(NoSlot, rowOf("namespace/task-"+strconv.Itoa(i), &s, nowMS), Details{})
+		x.Put(NoSlot, rowOf("namespace/task-"+strconv.Itoa(i), &s, nowMS), Details{}, nil)
 	}
 
 	for _, makers := range [][]int{nil, {0, 60, 120, 180, 240}} {

@@ -66,7 +66,7 @@ func (f *fleet) ask(node string, q *Query, without []int) NodeAnswer {
 
 		var x Index
 		for _, r := range o.rows {
-			x.Put(NoSlot, r, Details{})
+			x.Put(NoSlot, r, Details{}, nil)
 		}
 		a.Shards = append(a.Shards, ShardAnswer{Shard: shard, Owner: o.owner, Counts: x.Scan(q, shard, first)})
 	}

@@ -39,6 +39,9 @@ type Filter struct {
 	Namespace  string      // "": all namespaces
 	Within     []string    // with all namespaces: only these, in order; nil: all of them
 	Conditions []Condition // further conditions
+
+	// Receivers are conditions on which receivers of alerts a task names.
+	Receivers []ReceiverCondition
 }
 
 // Condition reports whether a task matches. It must not keep or change the row. now is that of the query.
@@ -50,8 +53,38 @@ func (f *Filter) MatchesNothing() bool {
 	return f.Namespace == "" && f.Within != nil && len(f.Within) == 0
 }
 
-// matches reports whether a row satisfies the filter.
-func (f *Filter) matches(r *Row, now int64) bool {
+// ReceiverCondition holds for tasks whose alerts go to one of some receivers, each as NAMESPACE/NAME, or to none of them.
+type ReceiverCondition struct {
+	Names []string
+	None  bool
+}
+
+// holds reports whether the condition holds for a task of a namespace with these expectations. It allocates nothing.
+func (c *ReceiverCondition) holds(namespace string, a *task.Alerts) bool {
+	if a != nil {
+		for _, receiver := range a.Notify {
+			if slices.ContainsFunc(c.Names, func(name string) bool { return isReceiver(name, namespace, receiver) }) {
+				return !c.None
+			}
+		}
+	}
+
+	return c.None
+}
+
+// isReceiver reports whether a receiver that a task of a namespace names is the one with a full name.
+func isReceiver(full, namespace, receiver string) bool {
+	if full == receiver {
+		return true
+	}
+
+	ns, name, _ := strings.Cut(full, "/")
+
+	return ns == namespace && name == receiver
+}
+
+// matches reports whether a row satisfies the filter. a is what is expected of its task; nil: nothing.
+func (f *Filter) matches(r *Row, a *task.Alerts, now int64) bool {
 	if f.Namespace != "" {
 		if len(r.Name) <= len(f.Namespace) || r.Name[len(f.Namespace)] != '/' || !strings.HasPrefix(r.Name, f.Namespace) {
 			return false
@@ -65,6 +98,13 @@ func (f *Filter) matches(r *Row, now int64) bool {
 
 	for _, holds := range f.Conditions {
 		if !holds(r, now) {
+			return false
+		}
+	}
+
+	for i := range f.Receivers {
+		namespace, _ := r.splitName()
+		if !f.Receivers[i].holds(namespace, a) {
 			return false
 		}
 	}

@@ -53,9 +53,9 @@ const (
 type queryKey struct {
 	name  string
 	parse func(t *queryTerm, rest queryWord) error
-	match func(t *queryTerm) matcher
-	cost  int  // of matching a row: terms with a lower cost come first
-	runs  bool // the term says how runs ended
+	match func(t *queryTerm) matcher // nil: the term is not about a row (see QueryLine.Receivers)
+	cost  int                        // of matching a row: terms with a lower cost come first
+	runs  bool                       // the term says how runs ended
 }
 
 // queryKeys are all keys, in the order of the documentation.
@@ -72,7 +72,12 @@ var queryKeys = []queryKey{
 	{name: "duration", parse: parseMeasure, match: matchDuration, runs: true},
 	{name: "lateness", parse: parseMeasure, match: matchLateness, runs: true},
 	{name: "failures", parse: parseNumber, match: matchFailures, runs: true},
+	{name: "alert", parse: parseAlerts, match: matchAlerts, runs: true},
+	{name: receiverKey, parse: parseReceivers},
 }
+
+// receiverKey is the key of the terms that Receivers returns.
+const receiverKey = "notify"
 
 // keyOf returns the key of a term.
 func (t *queryTerm) keyOf() *queryKey {
@@ -154,14 +159,25 @@ func termError(w queryWord, err error) error {
 	return task.Invalid(e.Code, "", "term %s: %s", task.Quote(w.source), e.Message)
 }
 
-// Conditions returns the conditions of the terms, the cheapest ones first.
+// Conditions returns the conditions of the terms about rows, the cheapest ones first.
 func (q QueryLine) Conditions() []Condition {
-	terms := slices.Clone(q.terms)
+	terms := slices.DeleteFunc(slices.Clone(q.terms), func(t queryTerm) bool { return t.key == receiverKey })
 	slices.SortStableFunc(terms, func(a, b queryTerm) int { return a.keyOf().cost - b.keyOf().cost })
 
 	list := make([]Condition, len(terms))
 	for i := range terms {
 		list[i] = terms[i].condition()
+	}
+
+	return list
+}
+
+// Receivers returns the conditions of the terms notify:NAMESPACE/NAME.
+func (q QueryLine) Receivers() (list []ReceiverCondition) {
+	for _, t := range q.terms {
+		if t.key == receiverKey {
+			list = append(list, ReceiverCondition{Names: t.values, None: t.negated})
+		}
 	}
 
 	return list

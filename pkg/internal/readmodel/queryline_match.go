@@ -284,6 +284,29 @@ func matchFailures(t *queryTerm) matcher {
 	}
 }
 
+// matchAlerts returns the matcher of alert:KIND: whether an expectation of this kind is not met. Until the ends of the runs are
+// known, only alerts from before are.
+func matchAlerts(t *queryTerm) matcher {
+	var wanted Flags
+	for _, v := range t.values {
+		if v == anyAlert {
+			wanted |= AlertFlags
+		}
+		wanted |= AlertFlag(task.AlertKind(v))
+	}
+
+	return func(r *Row, _ int64) verdict {
+		switch {
+		case r.Flags&wanted != 0:
+			return holds
+		case !r.Flags.Has(History):
+			return unknown
+		}
+
+		return fails
+	}
+}
+
 // matchTicks returns the matcher of tick:MINUTE: whether the task has a tick that may fall due in this minute. Of a schedule
 // that combines @every with other expressions, only the next tick and those of the others are known.
 func matchTicks(t *queryTerm) matcher {

@@ -144,6 +144,43 @@ func parseStates(t *queryTerm, w queryWord) error {
 	return nil
 }
 
+// anyAlert is the value of a term for tasks with any open alert.
+const anyAlert = "any"
+
+// queryAlerts are the values of alert:KIND, in the order of the documentation.
+var queryAlerts = []string{anyAlert, string(task.AlertFailures), string(task.AlertSuccessWithin), string(task.AlertSuccessBy)}
+
+// parseAlerts parses alert:KIND,KIND.
+func parseAlerts(t *queryTerm, w queryWord) error {
+	if err := t.setValues(w); err != nil {
+		return err
+	}
+
+	for _, v := range t.values {
+		if !slices.Contains(queryAlerts, v) {
+			return task.NoneOf(task.CodeBadValue, "", v, queryAlerts...)
+		}
+	}
+
+	return nil
+}
+
+// parseReceivers parses notify:NAMESPACE/NAME,NAMESPACE/NAME.
+func parseReceivers(t *queryTerm, w queryWord) error {
+	if err := t.setValues(w); err != nil {
+		return err
+	}
+
+	for _, v := range t.values {
+		namespace, name, _ := strings.Cut(v, "/")
+		if task.CheckName("", namespace) != nil || task.CheckName("", name) != nil {
+			return task.Invalid(task.CodeBadValue, "", "%s is not a receiver: use NAMESPACE/NAME, such as ops/slack", task.Quote(v))
+		}
+	}
+
+	return nil
+}
+
 // parseLabel parses label:KEY,KEY, label:KEY=VALUE,VALUE and label:KEY!=VALUE,VALUE. A value may be empty.
 func parseLabel(t *queryTerm, w queryWord) error {
 	keys := w.split()

@@ -25,7 +25,7 @@ func matchesLine(t *testing.T, text string, r *Row, now int64) bool {
 
 	f := Filter{Conditions: q.Conditions()}
 
-	return f.matches(r, now)
+	return f.matches(r, nil, now)
 }
 
 const (
@@ -206,8 +206,8 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 		"state:ok":                          `term "state:ok": ok is not a state; did you mean -state:failing,overdue,paused, or state:succeeded, if the last run counts?`,
 		"state:":                            `term "state:": a value is missing`,
 		"state:failed,":                     `term "state:failed,": a value is missing`,
-		"stat:failed":                       `term "stat:failed": "stat" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures; did you mean state?`,
-		":x":                                `term ":x": "" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures`,
+		"stat:failed":                       `term "stat:failed": "stat" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures, alert, notify; did you mean state?`,
+		":x":                                `term ":x": "" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures, alert, notify`,
 		"-":                                 `term "-": a value is missing`,
 		"a name:[":                          `term "name:[": "[" is not a pattern of names: use *, ? and [a-z]`,
 		"name:a/b/c":                        `term "name:a/b/c": "a/b/c" is not a pattern of names: use *, ? and [a-z]`,
@@ -219,7 +219,7 @@ func TestParseQueryLine_NamesWhatIsWrong(t *testing.T) {
 		"!old":                              `term "!old": a term is negated with -; did you mean -old?`,
 		"label:":                            `term "label:": the key of the label is missing`,
 		"label:=x":                          `term "label:=x": the key of the label is missing`,
-		"label:a b:c":                       `term "b:c": "b" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures`,
+		"label:a b:c":                       `term "b:c": "b" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures, alert, notify`,
 		"label:a=b,c=d":                     `term "label:a=b,c=d": "c=d" is not a label value; did you mean two terms, label:a and label:c=d?`,
 		"next:":                             `term "next:": a duration is missing: use next:<1h, next:>1h or next:none`,
 		"next:<":                            `term "next:<": a duration is missing: use next:<1h, next:>1h or next:none`,
@@ -417,23 +417,24 @@ func TestQueryLine_ExactNames(t *testing.T) {
 }
 
 func TestQueryLine_MatchingAllocatesNothing(t *testing.T) {
-	q, err := ParseQueryLine(`dump,x name:db-*,prod/*,db-dump namespace:p* selector:"team in (data, ops)" state:failed,running label:team=data,x label:a!=b next:<1h -tick:2026-11-27T03:00Z last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused`)
+	q, err := ParseQueryLine(`dump,x name:db-*,prod/*,db-dump namespace:p* selector:"team in (data, ops)" state:failed,running label:team=data,x label:a!=b next:<1h -tick:2026-11-27T03:00Z last:<1d success:>1h duration:>1s lateness:>1s failures:>=2 -state:paused -alert:any -notify:ops/pager`)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	f, r := Filter{Conditions: q.Conditions()}, failedDump()
+	f, r := Filter{Conditions: q.Conditions(), Receivers: q.Receivers()}, failedDump()
+	a := &task.Alerts{Notify: []string{"slack"}}
 	r.Schedule = parseTiming(t, task.Timing{Schedule: task.Schedules{"30 * * * *"}, Jitter: task.Duration(time.Minute)}, nowMS)
 	r.Next = 1 // so that later ticks are searched
-	if !f.matches(&r, nowMS) {
+	if !f.matches(&r, a, nowMS) {
 		t.Fatal("the row does not match")
 	}
-	if n := testing.AllocsPerRun(100, func() { f.matches(&r, nowMS) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { f.matches(&r, a, nowMS) }); n != 0 {
 		t.Errorf("%v allocations for a row, want none", n)
 	}
 
 	r.Schedule = parseTiming(t, task.Timing{Schedule: task.Schedules{"30 * * * *", "@every 7m"}}, nowMS)
-	if n := testing.AllocsPerRun(100, func() { f.matches(&r, nowMS) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { f.matches(&r, a, nowMS) }); n != 0 {
 		t.Errorf("%v allocations for a row with two expressions, want none", n)
 	}
 }
@@ -454,7 +455,7 @@ func FuzzParseQueryLine(f *testing.F) {
 
 		matches := func(q QueryLine) bool {
 			f := Filter{Conditions: q.Conditions()}
-			return f.matches(&r, nowMS)
+			return f.matches(&r, nil, nowMS)
 		}
 
 		text := q.String()
@@ -640,7 +641,7 @@ func TestQueryLine_AgreesWithNaiveModel(t *testing.T) {
 		}
 
 		f := Filter{Conditions: q.Conditions()}
-		if got := f.matches(r, nowMS); got != want {
+		if got := f.matches(r, nil, nowMS); got != want {
 			t.Fatalf("%q matches %+v: %t, want %t", q, *n, got, want)
 		}
 	})
@@ -664,7 +665,7 @@ func BenchmarkQueryLine_ThousandRows(b *testing.B) {
 			for i := range 1000 {
 				r := failedDump()
 				r.Name = "prod/db-dump-" + strconv.Itoa(i)
-				x.Put(NoSlot, r, Details{})
+				x.Put(NoSlot, r, Details{}, nil)
 			}
 
 			query := Query{Filter: Filter{Conditions: q.Conditions()}, Order: ByName, Limit: 50, Now: nowMS}

@@ -99,7 +99,7 @@ func (in *Index) addRuns(q *Query, list []RunPlace) ([]RunPlace, string) {
 
 	var row Row
 	for _, p := range r.runs {
-		if row.Name = p.Task; (q.Runs.Before == "" || p.Run < q.Runs.Before) && q.Filter.matches(&row, q.Now) {
+		if row.Name = p.Task; (q.Runs.Before == "" || p.Run < q.Runs.Before) && q.Filter.matches(&row, nil, q.Now) {
 			list = append(list, p)
 		}
 	}

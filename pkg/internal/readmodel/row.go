@@ -42,7 +42,30 @@ const (
 	Failing          // it has a dead run whose create revision is above that of the last success
 	History          // the last end is known; before this is set, LastEnd and what follows from it may be missing
 	Gone             // the entry is gone, but runs of the task are left: only boards show them, and the row counts nowhere
+
+	// The expectations that are not met, as the evaluator of alerts has found. It sets and clears them with EachWatched and
+	// ChangeWatched.
+	AlertFailures
+	AlertSuccessWithin
+	AlertSuccessBy
 )
+
+// AlertFlags are the flags of expectations that are not met.
+const AlertFlags = AlertFailures | AlertSuccessWithin | AlertSuccessBy
+
+// AlertFlag returns the flag of an expectation.
+func AlertFlag(kind task.AlertKind) Flags {
+	switch kind {
+	case task.AlertFailures:
+		return AlertFailures
+	case task.AlertSuccessWithin:
+		return AlertSuccessWithin
+	case task.AlertSuccessBy:
+		return AlertSuccessBy
+	}
+
+	return 0
+}
 
 // Has reports whether all given flags are set.
 func (f Flags) Has(g Flags) bool { return f&g == g }

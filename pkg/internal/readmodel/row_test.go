@@ -45,7 +45,7 @@ func TestIndex_KeepsRowsAsTheyAre(t *testing.T) {
 		}
 
 		var x Index
-		if got := x.Row(x.Put(NoSlot, r, Details{})); fmt.Sprint(got) != fmt.Sprint(r) || got.Schedule != r.Schedule {
+		if got := x.Row(x.Put(NoSlot, r, Details{}, nil)); fmt.Sprint(got) != fmt.Sprint(r) || got.Schedule != r.Schedule {
 			t.Fatalf("it is read as\n%+v, want\n%+v", got, r)
 		}
 	})

@@ -151,7 +151,7 @@ func (w *Writer) write(t *state.Task) {
 		if d.Runs == nil {
 			w.Forget(t)
 		} else {
-			t.Row = w.Index.Put(t.Row, readmodel.Row{Name: t.FullName(), Flags: readmodel.Gone}, d)
+			t.Row = w.Index.Put(t.Row, readmodel.Row{Name: t.FullName(), Flags: readmodel.Gone}, d, nil)
 		}
 
 		return
@@ -169,7 +169,15 @@ func (w *Writer) write(t *state.Task) {
 	d.Failure = f.newest()
 	w.noteUnexplained(t, len(f) > 0 && d.Failure == nil)
 	r.Flags = with(r.Flags, readmodel.Failing, len(f) > 0)
-	t.Row = w.Index.Put(t.Row, r, d)
+	t.Row = w.Index.Put(t.Row, r, d, alertsOf(t))
+}
+
+// alertsOf returns what is expected of a task; nil: nothing, as far as its entry can be read.
+func alertsOf(t *state.Task) *task.Alerts {
+	if t.Policy == nil {
+		return nil
+	}
+	return t.Policy.Alerts
 }
 
 // noteUnexplained notes whether a task is failing and it is not known how.

@@ -48,6 +48,7 @@ type PolicyFields struct {
 	Accept             task.Accept
 	Output             task.Output
 	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
+	Alerts             *task.Alerts
 }
 
 // Labels are the labels of tasks.
@@ -108,6 +109,7 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		Success:    e.Success,
 		Accept:     e.Accept,
 		Output:     e.Output,
+		Alerts:     e.Alerts,
 
 		NamespaceRev: e.NamespaceRev,
 	}, nil

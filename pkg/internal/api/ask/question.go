@@ -61,7 +61,8 @@ func (q *Question) needsHistory() bool { return q.Query.NeedsHistory() || q.Abou
 // query returns the question in the form in which an index answers it.
 func (q *Question) query(subject string) *readmodel.Query {
 	return &readmodel.Query{
-		Subject: subject, Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions()}, Order: q.Order,
+		Subject: subject, Order: q.Order,
+		Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions(), Receivers: q.Query.Receivers()},
 		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, Board: q.Board, MinRevisions: q.MinRevisions,
 	}
 }

@@ -103,8 +103,10 @@ func (o Owner) buildIndexes(ctx context.Context, detailed bool) ([]*readmodel.In
 
 	for i, ref := range refs {
 		r, d := readmodel.Row{Name: ref.String(), Flags: readmodel.Unreadable | readmodel.History}, readmodel.Details{}
+		var alerts *task.Alerts
 		if e := entries[i]; e != nil {
 			r, d.PausedUntil = row(ref, e, outcomes[i], o.Now())
+			alerts = e.Alerts
 		}
 
 		runs := map[string]bool{} // the parts of a run count as one run
@@ -122,12 +124,12 @@ func (o Owner) buildIndexes(ctx context.Context, detailed bool) ([]*readmodel.In
 			}
 		}
 
-		list[ref.Shard].Put(readmodel.NoSlot, r, d)
+		list[ref.Shard].Put(readmodel.NoSlot, r, d, alerts)
 	}
 
 	// What is left belongs to tasks without an entry.
 	for ref, r := range details {
-		list[ref.Shard].Put(readmodel.NoSlot, readmodel.Row{Name: ref.String(), Flags: readmodel.Gone}, readmodel.Details{Runs: r})
+		list[ref.Shard].Put(readmodel.NoSlot, readmodel.Row{Name: ref.String(), Flags: readmodel.Gone}, readmodel.Details{Runs: r}, nil)
 	}
 
 	return list, nil
