@@ -230,7 +230,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
 	w.ok(err)
 	for _, d := range dead {
-		w.ok(w.store.Dismiss(w.ctx, ref("a"), d, "ann"))
+		w.ok(w.store.Dismiss(w.ctx, ref("a"), d, "ann", w.clock()))
 	}
 	h.trimTo("a", task.History{Keep: 20, Record: task.RecordFailures})
 

@@ -608,7 +608,7 @@ func (p *play) dismissNewest() {
 	list = list[:max(0, len(list)-1-p.rand.IntN(3))]
 	p.say("the newest %d dead runs of %s are dismissed", len(list), name)
 	for _, d := range list {
-		p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann"))
+		p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann", p.clock()))
 	}
 }
 
@@ -666,7 +666,7 @@ func (p *play) dismiss() {
 	}
 
 	p.say("%s of %s is dismissed", d.ID, name)
-	p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann"))
+	p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann", p.clock()))
 }
 
 func (p *play) retry() {

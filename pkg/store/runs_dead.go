@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -108,13 +109,15 @@ func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.W
 // transaction is applied, the run is dead as before and can be dismissed again. The history
 // record of the run is not changed: the owner of the shard would count a rewritten record as
 // another end.
-func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string) error {
+//
+// If the alert about failures of the task is open, and no other dead run keeps it open, the second transaction also closes it.
+func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string, now time.Time) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
 
 	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, record.EncodeWaiting(d.Waiting)))
 	if err == nil {
-		_, err = s.writeDead(ctx, key, marked, clientv3.OpDelete(key))
+		err = s.deleteDismissed(ctx, ref, d.ID, marked, task.AlertClose{At: task.At(now), Why: task.AlertDismissed, By: who})
 	}
 
 	if err != nil {
@@ -122,6 +125,69 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who st
 	}
 
 	return nil
+}
+
+// maxDismissals is how often a dismissal tries to close the alert of the task with the deletion of the dead run. Each time but
+// the last, another run has died meanwhile, or the alert has changed.
+const maxDismissals = 3
+
+// deleteDismissed deletes a dead run with the mod revision mod.
+func (s Runs) deleteDismissed(ctx context.Context, ref record.Ref, run string, mod int64, how task.AlertClose) error {
+	key := s.keys.DeadRun(ref, run)
+
+	for range maxDismissals {
+		closing, err := s.alertToClose(ctx, ref, run, how)
+		if err != nil {
+			return err
+		}
+		if closing == nil {
+			break
+		}
+
+		res, err := s.writeTxn(ctx, kv.Txn{If: append(closing.If, isUnchanged(key, mod)), Then: append(closing.Then, clientv3.OpDelete(key))})
+		if err != nil || res.Succeeded {
+			return err
+		}
+	}
+
+	// An alert that stays open is closed by the owner of the shard.
+	_, err := s.writeDead(ctx, key, mod, clientv3.OpDelete(key))
+
+	return err
+}
+
+// alertToClose returns what closes the alert about failures of a task together with the deletion of a dead run, or nil if the alert
+// is not open, or another dead run keeps it open: one that was created after the last success that the alert knows.
+func (s Runs) alertToClose(ctx context.Context, ref record.Ref, run string, how task.AlertClose) (*kv.Txn, error) {
+	alert, dead := s.keys.Alert(ref, task.AlertFailures), s.keys.Dead(ref)
+
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(alert), clientv3.OpGet(dead, withPrefix(dead), clientv3.WithKeysOnly())).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("read the alert: %w: %w", task.ErrUnavailable, err)
+	}
+
+	e := readAt(kv.Result{Responses: res.Responses}, 0)
+	if e == nil {
+		return nil, nil
+	}
+
+	a, _, _, err := record.DecodeAlert(s.keys, e)
+	if err != nil || !a.IsOpen() || !task.RunBelongs(run, a.UID) {
+		return nil, nil
+	}
+
+	for _, other := range res.Responses[1].GetResponseRange().Kvs {
+		if id := string(other.Key)[len(dead):]; id != run && other.CreateRevision > a.Base {
+			return nil, nil
+		}
+	}
+
+	a.Closed = &how
+
+	return &kv.Txn{
+		If:   []clientv3.Cmp{isUnchanged(alert, a.Mod), noneNewer(dead, res.Header.Revision)},
+		Then: []clientv3.Op{clientv3.OpPut(alert, record.EncodeAlert(a))},
+	}, nil
 }
 
 // writeDead applies op if the record of a dead run still has the mod revision mod. It returns

@@ -113,13 +113,13 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
 	d := w.deadRuns(ref)[0]
 	before := *w.history(ref, h.ID)
-	ok(t, w.Dismiss(t.Context(), ref, d, "ann"))
+	ok(t, w.Dismiss(t.Context(), ref, d, "ann", noon))
 
 	if got := w.history(ref, h.ID); len(w.deadRuns(ref)) != 0 || got == nil || !reflect.DeepEqual(*got, before) {
 		t.Errorf("dead are %+v; the record of history is %+v, was %+v", w.deadRuns(ref), got, before)
 	}
 
-	is(t, w.Dismiss(t.Context(), ref, d, "bob"), task.ErrConflict)
+	is(t, w.Dismiss(t.Context(), ref, d, "bob", noon), task.ErrConflict)
 }
 
 // The user who requested a run, and the names of its variables, remain in its record wherever that goes (G26).

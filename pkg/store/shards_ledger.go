@@ -423,10 +423,16 @@ func (s Shards) DeleteLedger(ctx context.Context, f Fences, ref record.Ref, newe
 
 // writeFenced commits a transaction that compares the fences, among other things. If it changes nothing, the error is
 // task.ErrFenced or task.ErrConflict.
-func (s Shards) writeFenced(ctx context.Context, f Fences, t kv.Txn) error {
+func (s *conn) writeFenced(ctx context.Context, f Fences, t kv.Txn) error {
+	_, err := s.commitFenced(ctx, f, t)
+	return err
+}
+
+// commitFenced is writeFenced for callers that need the result.
+func (s *conn) commitFenced(ctx context.Context, f Fences, t kv.Txn) (kv.Result, error) {
 	res, err := s.writeTxn(ctx, t)
 	if err != nil || res.Succeeded {
-		return err
+		return res, err
 	}
 
 	// Conflicts are rare. So what has changed is read in a request of its own, which etcd does not write to its log. Without
@@ -435,10 +441,10 @@ func (s Shards) writeFenced(ctx context.Context, f Fences, t kv.Txn) error {
 	fences, err := s.etcd.Txn(ctx).If(f.Owner.Compare(), f.Node.Compare()).Then(clientv3.OpGet(f.Owner.Key, clientv3.WithCountOnly())).Commit()
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
+		return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	case !fences.Succeeded:
-		return task.ErrFenced
+		return res, task.ErrFenced
 	}
 
-	return task.ErrConflict
+	return res, task.ErrConflict
 }

@@ -198,7 +198,7 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		return httpapi.About(d.ID, h.Store.As(c.Rights()).Dismiss(c.Context(), ref, d, c.Actor()))
+		return httpapi.About(d.ID, h.Store.As(c.Rights()).Dismiss(c.Context(), ref, d, c.Actor(), h.Now()))
 	})
 
 	d.DismissedBy = c.Actor()
