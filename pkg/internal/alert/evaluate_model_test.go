@@ -330,8 +330,8 @@ func (w *modelWorld) visit(quiet bool) {
 	w.commit(write)
 }
 
-// walk makes a number of random steps, lets everything become quiet, and returns the faults.
-func walk(seed uint64, mutant modelMutant) (faults []string) {
+// walkFailures makes a number of random steps, lets everything become quiet, and returns the faults.
+func walkFailures(seed uint64, mutant modelMutant) (faults []string) {
 	w := &modelWorld{
 		mutant: mutant, random: rand.New(rand.NewPCG(seed, 1)), faults: map[string]bool{},
 		history: map[int64]modelEnd{}, dead: map[int64]modelDead{}, busy: map[int64]bool{},
@@ -359,7 +359,7 @@ func TestEvaluate_WalksOfFailures(t *testing.T) {
 	t.Parallel()
 
 	for seed := range uint64(500) {
-		if faults := walk(seed, noMutant); len(faults) > 0 {
+		if faults := walkFailures(seed, noMutant); len(faults) > 0 {
 			t.Fatalf("walk %d: %q", seed, faults)
 		}
 	}
@@ -374,7 +374,7 @@ func TestEvaluate_WalksFindMutants(t *testing.T) {
 			t.Parallel()
 
 			for seed := range uint64(1000) {
-				if len(walk(seed, mutant)) > 0 {
+				if len(walkFailures(seed, mutant)) > 0 {
 					return
 				}
 			}

@@ -13,8 +13,8 @@ import (
 
 const testUID = "k3f9aaaa"
 
-// at returns a time in Berlin on a day of November 2026, or of another month.
-func at(text string) time.Time {
+// berlin returns a time in Berlin on a day of November 2026, or of another month.
+func berlin(text string) time.Time {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		panic(err)
@@ -42,7 +42,7 @@ type facts struct {
 
 // watched returns the facts of a task with a schedule in Berlin that was created long ago.
 func watched(schedule string, a task.Alerts) *facts {
-	created := task.At(at("2026-10-01 00:00:00"))
+	created := task.At(berlin("2026-10-01 00:00:00"))
 	return &facts{
 		entry: task.Entry{UID: testUID, Schedule: task.Schedules{schedule}, Timezone: "Europe/Berlin", From: created, Anchor: created, Alerts: &a},
 		spec:  SpecFacts{UpdatedAt: created.Time, UpdatedBy: "ann"},
@@ -51,7 +51,7 @@ func watched(schedule string, a task.Alerts) *facts {
 
 // tick adds the run of a tick that ended in a state. It returns f.
 func (f *facts) tick(tick string, s task.State, ended string) *facts {
-	r := task.Run{ID: task.RunID(at(tick), testUID), State: s, Trigger: task.TriggerSchedule, ScheduledTime: task.At(at(tick)), EndedAt: task.At(at(ended))}
+	r := task.Run{ID: task.RunID(berlin(tick), testUID), State: s, Trigger: task.TriggerSchedule, ScheduledTime: task.At(berlin(tick)), EndedAt: task.At(berlin(ended))}
 	f.ends = append(f.ends, r)
 	if isFailure(s) {
 		f.dead = append(f.dead, r.ID)
@@ -62,9 +62,9 @@ func (f *facts) tick(tick string, s task.State, ended string) *facts {
 
 // skipped adds ticks that did not run.
 func (f *facts) skipped(first, last, reason string) *facts {
-	r := task.Run{ID: task.RunID(at(first), testUID), State: task.Skipped, Reason: reason, Trigger: task.TriggerSchedule, ScheduledTime: task.At(at(first))}
+	r := task.Run{ID: task.RunID(berlin(first), testUID), State: task.Skipped, Reason: reason, Trigger: task.TriggerSchedule, ScheduledTime: task.At(berlin(first))}
 	if last != first {
-		r.Last, r.Count = task.At(at(last)), 2
+		r.Last, r.Count = task.At(berlin(last)), 2
 	}
 	f.ends = append(f.ends, r)
 
@@ -73,7 +73,7 @@ func (f *facts) skipped(first, last, reason string) *facts {
 
 // manual adds a run that somebody asked for.
 func (f *facts) manual(asked string, s task.State, ended string) *facts {
-	r := task.Run{ID: task.RunID(at(asked), testUID) + "-abcd", State: s, Trigger: task.TriggerManual, ScheduledTime: task.At(at(asked)), EndedAt: task.At(at(ended))}
+	r := task.Run{ID: task.RunID(berlin(asked), testUID) + "-abcd", State: s, Trigger: task.TriggerManual, ScheduledTime: task.At(berlin(asked)), EndedAt: task.At(berlin(ended))}
 	f.ends = append(f.ends, r)
 
 	return f
@@ -89,7 +89,7 @@ func (f *facts) change(change func(e *task.Entry)) *facts {
 func (f *facts) evidence() *Evidence {
 	e := &Evidence{Namespace: "shop", Task: "sync", Revision: 100, Entry: &f.entry, Freezes: f.freezes, Opened: f.opened, Idle: f.idle}
 	if e.Opened.IsZero() {
-		e.Opened = at("2026-10-01 00:00:00")
+		e.Opened = berlin("2026-10-01 00:00:00")
 	}
 
 	for i, r := range f.ends {
@@ -109,9 +109,9 @@ func (f *facts) judge(t *testing.T, kind task.AlertKind, current *task.Alert, no
 
 	e := f.evidence()
 	for range 50 {
-		v, needs := Evaluate(e, kind, current, at(now))
+		v, needs := Evaluate(e, kind, current, berlin(now))
 		if !needs.Any() {
-			return v, Decide(e, kind, current, v, at(now)), read
+			return v, Decide(e, kind, current, v, berlin(now)), read
 		}
 
 		for _, i := range needs.Records {
@@ -149,7 +149,7 @@ func TestEvaluate_Failures(t *testing.T) {
 	const hourly = "0 * * * *"
 	few := func() *facts { return watched(hourly, failures(2)) }
 	none := task.Alert{}
-	open := task.Alert{UID: testUID, Base: 1, Notify: []string{"ops/pager", "shop/slack"}, OpenedAt: task.At(at("2026-11-24 02:00:05"))}
+	open := task.Alert{UID: testUID, Base: 1, Notify: []string{"ops/pager", "shop/slack"}, OpenedAt: task.At(berlin("2026-11-24 02:00:05"))}
 
 	for name, c := range map[string]struct {
 		facts *facts
@@ -199,7 +199,7 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 	_, c, read := f.judge(t, task.AlertFailures, nil, "2026-11-24 02:00:08")
 	want := task.Alert{
 		Namespace: "shop", Task: "sync", Kind: task.AlertFailures, UID: testUID, Run: f.ends[2].ID, Failures: 2, Base: 1, Openings: 1,
-		Since: task.At(at("2026-11-24 01:00:03")), OpenedAt: task.At(at("2026-11-24 02:00:08")),
+		Since: task.At(berlin("2026-11-24 01:00:03")), OpenedAt: task.At(berlin("2026-11-24 02:00:08")),
 		Notify: []string{"ops/pager", "shop/slack"}, Labels: map[string]string{"owner": "data"},
 	}
 	if c == nil || !reflect.DeepEqual(c.Alert, want) || c.Dead == nil || c.Dead.Run != f.ends[2].ID || read != 3 {
@@ -208,12 +208,12 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 
 	// It opens again as the same alert, and remembers the last openings.
 	former := want
-	former.ID, former.Mod, former.OpenedAt, former.Openings = 7, 9, task.At(at("2026-11-24 01:30:00")), 4
-	former.Opened = []task.Time{task.At(at("2026-11-24 01:10:00")), task.At(at("2026-11-24 01:20:00"))}
+	former.ID, former.Mod, former.OpenedAt, former.Openings = 7, 9, task.At(berlin("2026-11-24 01:30:00")), 4
+	former.Opened = []task.Time{task.At(berlin("2026-11-24 01:10:00")), task.At(berlin("2026-11-24 01:20:00"))}
 	former.Acknowledged, former.Closed = &task.AlertMark{By: "ann"}, &task.AlertClose{Why: task.AlertSucceeded}
 	_, c, _ = f.judge(t, task.AlertFailures, &former, "2026-11-24 02:00:08")
 	if a := c.Alert; a.ID != 7 || a.Mod != 9 || a.Openings != 5 || a.Acknowledged != nil || a.Closed != nil ||
-		!slices.Equal(a.Opened, []task.Time{task.At(at("2026-11-24 01:20:00")), task.At(at("2026-11-24 01:30:00"))}) {
+		!slices.Equal(a.Opened, []task.Time{task.At(berlin("2026-11-24 01:20:00")), task.At(berlin("2026-11-24 01:30:00"))}) {
 		t.Errorf("it opens again as %+v", a)
 	}
 
@@ -260,14 +260,14 @@ func TestDecide_ClosesWithTheReason(t *testing.T) {
 	// A success says how many runs had failed before.
 	f.tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Cancelled, "2026-11-24 04:10:00")
 	_, c, _ := f.judge(t, task.AlertFailures, &open, "2026-11-24 05:00:00")
-	if want := (task.AlertClose{At: task.At(at("2026-11-24 05:00:00")), Why: task.AlertSucceeded, Run: f.ends[3].ID, Failures: 2}); c == nil || *c.Alert.Closed != want {
+	if want := (task.AlertClose{At: task.At(berlin("2026-11-24 05:00:00")), Why: task.AlertSucceeded, Run: f.ends[3].ID, Failures: 2}); c == nil || *c.Alert.Closed != want {
 		t.Errorf("after a success: %+v", c)
 	}
 
 	// Deleted, and created again.
 	e := &Evidence{Namespace: "shop", Task: "sync", Deleted: &DeletedFacts{By: "ann"}}
-	v, _ := Evaluate(e, task.AlertFailures, &open, at("2026-11-24 03:00:00"))
-	if c := Decide(e, task.AlertFailures, &open, v, at("2026-11-24 03:00:00")); c == nil || c.Alert.Closed.Why != task.AlertDeleted || c.Alert.Closed.By != "ann" {
+	v, _ := Evaluate(e, task.AlertFailures, &open, berlin("2026-11-24 03:00:00"))
+	if c := Decide(e, task.AlertFailures, &open, v, berlin("2026-11-24 03:00:00")); c == nil || c.Alert.Closed.Why != task.AlertDeleted || c.Alert.Closed.By != "ann" {
 		t.Errorf("of a deleted task: %+v", c)
 	}
 	former := open
@@ -278,8 +278,8 @@ func TestDecide_ClosesWithTheReason(t *testing.T) {
 
 	// An entry that cannot be read says nothing.
 	e = &Evidence{Unreadable: true}
-	v, _ = Evaluate(e, task.AlertFailures, &open, at("2026-11-24 03:00:00"))
-	if c := Decide(e, task.AlertFailures, &open, v, at("2026-11-24 03:00:00")); v.State != Unknown || c != nil {
+	v, _ = Evaluate(e, task.AlertFailures, &open, berlin("2026-11-24 03:00:00"))
+	if c := Decide(e, task.AlertFailures, &open, v, berlin("2026-11-24 03:00:00")); v.State != Unknown || c != nil {
 		t.Errorf("of an unreadable task: %+v, %+v", v, c)
 	}
 }
@@ -292,7 +292,7 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 	pause := func(p task.Pause) func(e *task.Entry) {
 		return func(e *task.Entry) { e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{p}} }
 	}
-	recently := task.At(at("2026-11-24 09:00:00"))
+	recently := task.At(berlin("2026-11-24 09:00:00"))
 
 	for name, c := range map[string]struct {
 		facts *facts
@@ -304,12 +304,12 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		"a failure after it":          {daily().tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00").manual("2026-11-24 04:00:00", task.Failed, "2026-11-24 04:00:01"), Met, "2026-11-25 05:10:00", ""},
 		"an old success":              {daily().tick("2026-11-22 03:00:00", task.Succeeded, "2026-11-22 03:10:00"), NotMet, "2026-11-23 05:10:00", ""},
 		"none":                        {daily(), NotMet, "2026-10-02 02:00:00", ""},
-		"one in the ledger":           {func() *facts { f := daily(); f.ledger.LastSuccess = at("2026-11-24 03:00:00"); return f }(), Met, "2026-11-25 05:00:00", ""},
-		"an old one in the ledger":    {func() *facts { f := daily(); f.ledger.LastSuccess = at("2026-11-20 03:00:00"); return f }(), NotMet, "2026-11-21 05:00:00", ""},
+		"one in the ledger":           {func() *facts { f := daily(); f.ledger.LastSuccess = berlin("2026-11-24 03:00:00"); return f }(), Met, "2026-11-25 05:00:00", ""},
+		"an old one in the ledger":    {func() *facts { f := daily(); f.ledger.LastSuccess = berlin("2026-11-20 03:00:00"); return f }(), NotMet, "2026-11-21 05:00:00", ""},
 		"a person has just edited":    {daily().change(func(e *task.Entry) { e.From = recently }).edited(recently), Undecided, "2026-11-25 11:00:00", ""},
 		"its owner decided late":      {daily().change(func(e *task.Entry) { e.From = recently }), NotMet, "2026-10-02 02:00:00", ""},
 		"paused":                      {daily().change(pause(task.Pause{By: "ann"})), NotExpected, "", task.AlertPaused},
-		"paused until later":          {daily().change(pause(task.Pause{By: "ann", Until: task.At(at("2026-11-24 13:00:00"))})), NotExpected, "2026-11-24 13:00:00", task.AlertPaused},
+		"paused until later":          {daily().change(pause(task.Pause{By: "ann", Until: task.At(berlin("2026-11-24 13:00:00"))})), NotExpected, "2026-11-24 13:00:00", task.AlertPaused},
 		"paused until a while ago":    {daily().change(pause(task.Pause{By: "ann", Until: recently})), Undecided, "2026-11-25 11:00:00", ""},
 		"paused after failures":       {daily().change(pause(task.Pause{By: task.PausedByFailures})), NotMet, "2026-10-02 02:00:00", ""},
 		"a shadow":                    {daily().change(func(e *task.Entry) { e.Shadow = true }), NotExpected, "", task.AlertShadow},
@@ -317,9 +317,9 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		"its runs are used up":        {daily().change(func(e *task.Entry) { e.MaxRuns, e.Own = 3, &task.Own{Runs: 3} }), NotExpected, "", task.AlertEnded},
 		"frozen":                      {daily().frozen(task.Freeze{Namespace: "shop", Since: recently}), Undecided, "2026-11-24 12:01:00", ""},
 		"another namespace is frozen": {daily().frozen(task.Freeze{Namespace: "web", Since: recently}), NotMet, "2026-10-02 02:00:00", ""},
-		"frozen until a while ago":    {daily().frozen(task.Freeze{Namespace: "shop", Since: recently, Ended: task.At(at("2026-11-24 10:00:00"))}), Undecided, "2026-11-25 12:00:00", ""},
-		"just opened":                 {func() *facts { f := daily(); f.opened = at("2026-11-24 11:50:00"); return f }(), Undecided, "2026-11-24 12:05:00", ""},
-		"opened a while ago":          {func() *facts { f := daily(); f.opened = at("2026-11-24 11:45:00"); return f }(), NotMet, "2026-10-02 02:00:00", ""},
+		"frozen until a while ago":    {daily().frozen(task.Freeze{Namespace: "shop", Since: recently, Ended: task.At(berlin("2026-11-24 10:00:00"))}), Undecided, "2026-11-25 12:00:00", ""},
+		"just opened":                 {func() *facts { f := daily(); f.opened = berlin("2026-11-24 11:50:00"); return f }(), Undecided, "2026-11-24 12:05:00", ""},
+		"opened a while ago":          {func() *facts { f := daily(); f.opened = berlin("2026-11-24 11:45:00"); return f }(), NotMet, "2026-10-02 02:00:00", ""},
 		"never asked for":             {watched("@manual", task.Alerts{SuccessWithin: task.Duration(26 * time.Hour)}), NotMet, "2026-10-02 02:00:00", ""},
 		"a clock was ahead":           {daily().tick("2026-11-24 03:00:00", task.Succeeded, "2026-12-24 03:10:00"), Met, "2026-11-25 14:00:00", ""},
 	} {
@@ -328,7 +328,7 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		if v.State == NotMet {
 			got = v.Since
 		}
-		if want := (time.Time{}); v.State != c.want || v.Why != c.why || c.since != "" && !got.Equal(at(c.since)) || c.since == "" && !got.Equal(want) {
+		if want := (time.Time{}); v.State != c.want || v.Why != c.why || c.since != "" && !got.Equal(berlin(c.since)) || c.since == "" && !got.Equal(want) {
 			t.Errorf("%s: state %d, %s, why %q; want %d, %s, %q", name, v.State, got, v.Why, c.want, c.since, c.why)
 		}
 	}
@@ -376,10 +376,10 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"frozen since yesterday":             {nightly().skipped(yesterday, today, task.ReasonFrozen), judged, Undecided},
 		"frozen until yesterday":             {nightly().skipped("2026-11-22 03:00:00", yesterday, task.ReasonFrozen), judged, NotMet},
 		"a shadow until today":               {nightly().skipped(today, today, task.ReasonShadow), judged, Undecided},
-		"created after the tick":             {nightly().change(func(e *task.Entry) { e.From = task.At(at("2026-11-24 04:00:00")) }).edited(task.At(at("2026-11-24 04:00:00"))), judged, Undecided},
-		"missed, and its owner moved on":     {nightly().change(func(e *task.Entry) { e.From = task.At(at(today)) }), judged, NotMet},
+		"created after the tick":             {nightly().change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-24 04:00:00")) }).edited(task.At(berlin("2026-11-24 04:00:00"))), judged, Undecided},
+		"missed, and its owner moved on":     {nightly().change(func(e *task.Entry) { e.From = task.At(berlin(today)) }), judged, NotMet},
 		"resumed after the tick": {nightly().change(func(e *task.Entry) {
-			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(at("2026-11-24 04:00:00"))}}}
+			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}}}
 		}), judged, Undecided},
 		"paused":                             {nightly().change(func(e *task.Entry) { e.Paused = true }), judged, NotExpected},
 		"no tick on a Tuesday":               {by("0 3 * * 1"), judged, Undecided},
@@ -388,13 +388,13 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"the tick of the deadline":           {by("0 6 * * *").tick("2026-11-23 06:00:00", task.Succeeded, "2026-11-23 07:00:00").tick("2026-11-24 06:00:00", task.Failed, "2026-11-24 06:00:01"), judged, Met},
 		"asked for since the last deadline":  {by("@manual").manual("2026-11-23 07:00:00", task.Succeeded, "2026-11-23 07:00:01"), judged, Met},
 		"not asked for":                      {by("@manual").manual("2026-11-23 05:00:00", task.Succeeded, "2026-11-23 05:00:01"), judged, NotMet},
-		"created since the last deadline":    {by("@manual").change(func(e *task.Entry) { e.From = task.At(at("2026-11-23 07:00:00")) }).edited(task.At(at("2026-11-23 07:00:00"))), judged, Undecided},
+		"created since the last deadline":    {by("@manual").change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-23 07:00:00")) }).edited(task.At(berlin("2026-11-23 07:00:00"))), judged, Undecided},
 		"after completion":                   {by("@every 1h after completion").tick("2026-11-24 05:00:00", task.Succeeded, "2026-11-24 05:00:01"), judged, Met},
 		"one tick, the last one":             {by("@at 2026-11-24T02:00:00Z").tick("2026-11-24 03:00:00", task.Failed, "2026-11-24 03:00:01"), judged, NotMet},
 		"no tick any more":                   {by("@at 2026-11-23T02:00:00Z"), judged, NotExpected},
-		"no owner, a moment after":           {func() *facts { f := nightly(); f.opened = at("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:40:00", Undecided},
-		"no owner, when it has caught up":    {func() *facts { f := nightly(); f.opened = at("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:45:00", NotMet},
-		"the owner came before the deadline": {func() *facts { f := nightly(); f.opened = at("2026-11-24 05:59:00"); return f }(), judged, NotMet},
+		"no owner, a moment after":           {func() *facts { f := nightly(); f.opened = berlin("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:40:00", Undecided},
+		"no owner, when it has caught up":    {func() *facts { f := nightly(); f.opened = berlin("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:45:00", NotMet},
+		"the owner came before the deadline": {func() *facts { f := nightly(); f.opened = berlin("2026-11-24 05:59:00"); return f }(), judged, NotMet},
 		// In Berlin, the clocks go from 02:00 to 03:00 on 28 March 2027. The tick and the deadline fall on the same instant.
 		"a gap of the clocks":      {watched("30 2 * * *", task.Alerts{SuccessBy: "45 2 * * *"}), "2027-03-28 03:00:15", Undecided},
 		"the day after":            {watched("30 2 * * *", task.Alerts{SuccessBy: "45 2 * * *"}), "2027-03-29 02:45:15", NotMet},
@@ -413,14 +413,14 @@ func TestEvaluate_AnOpenDeadlineIsMetByALaterSuccess(t *testing.T) {
 
 	f := watched("0 3 * * *", task.Alerts{SuccessBy: "0 6 * * *"}).tick("2026-11-24 03:00:00", task.Failed, "2026-11-24 03:10:00")
 	_, c, _ := f.judge(t, task.AlertSuccessBy, nil, "2026-11-24 06:00:15")
-	if c == nil || !c.Opens || !c.Alert.Deadline.Equal(at("2026-11-24 06:00:00")) || !c.Alert.Since.Equal(at("2026-11-24 06:00:00")) || c.Alert.Run != f.ends[0].ID {
+	if c == nil || !c.Opens || !c.Alert.Deadline.Equal(berlin("2026-11-24 06:00:00")) || !c.Alert.Since.Equal(berlin("2026-11-24 06:00:00")) || c.Alert.Run != f.ends[0].ID {
 		t.Fatalf("%+v", c)
 	}
 	open := c.Alert
 
 	// The next tick is skipped by a freeze, so nothing is due, and the alert stays open.
 	f.skipped("2026-11-25 03:00:00", "2026-11-25 03:00:00", task.ReasonFrozen)
-	if v, c, _ := f.judge(t, task.AlertSuccessBy, &open, "2026-11-25 07:00:00"); v.State != Undecided || c != nil || !v.Next.Equal(at("2026-11-26 06:00:15")) {
+	if v, c, _ := f.judge(t, task.AlertSuccessBy, &open, "2026-11-25 07:00:00"); v.State != Undecided || c != nil || !v.Next.Equal(berlin("2026-11-26 06:00:15")) {
 		t.Errorf("%+v, %+v", v, c)
 	}
 
@@ -444,7 +444,7 @@ func TestEvaluate_ReadsAsMuchAsItNeeds(t *testing.T) {
 
 	f := watched("* * * * *", failures(3))
 	f.entry.Alerts.SuccessWithin, f.entry.Alerts.SuccessBy = task.Duration(time.Hour), "0 6 * * *"
-	tick := at("2026-11-24 01:00:00")
+	tick := berlin("2026-11-24 01:00:00")
 	for i := range 500 {
 		s := task.Succeeded
 		if i == 490 {
@@ -464,7 +464,7 @@ func TestEvaluate_ReadsAsMuchAsItNeeds(t *testing.T) {
 func TestNewLedgerFacts_FindsTheLastSuccess(t *testing.T) {
 	t.Parallel()
 
-	tick := at("2026-11-24 01:00:00")
+	tick := berlin("2026-11-24 01:00:00")
 	record := func(after time.Duration, s task.State, manual bool) ledger.Record {
 		r := task.Run{ID: task.RunID(tick.Add(after), testUID), UID: testUID, State: s, Trigger: task.TriggerSchedule, ScheduledTime: task.At(tick.Add(after))}
 		if manual {

@@ -63,7 +63,7 @@ func (q *Question) query(subject string) *readmodel.Query {
 	return &readmodel.Query{
 		Subject: subject, Order: q.Order,
 		Filter: readmodel.Filter{Namespace: q.Namespace, Within: q.Within, Conditions: q.Query.Conditions(), Receivers: q.Query.Receivers()},
-		After: q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, Board: q.Board, MinRevisions: q.MinRevisions,
+		After:  q.After, Limit: q.Limit, Now: q.Now, Load: q.Load, Runs: q.Runs, Splits: q.Splits, Board: q.Board, MinRevisions: q.MinRevisions,
 	}
 }
 
