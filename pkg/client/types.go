@@ -208,6 +208,10 @@ type ClusterSettings struct {
 	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost: 12s to 24h; 0s means the default, 2m. A change applies to attempts that are assigned afterwards."`
 	// Ledger is a pointer, because 0s means that nothing is remembered.
 	Ledger *task.Duration `json:"ledger,omitempty" doc:"How long the ledgers of tasks without history.ledger remember the outcomes of ticks: at most 2160h (90 days); 0s means not at all. Default: 720h (30 days)."`
+	// PublicURL is a pointer, because an empty one removes the setting.
+	PublicURL *string `json:"public_url,omitempty" doc:"The address of the Web UI, such as https://carillon.example.com, for the links in messages about alerts. Empty: messages have no links."`
+	// AlertReceivers is a pointer, because an empty list means nobody.
+	AlertReceivers *[]string `json:"alert_receivers,omitempty" doc:"The receivers of alerts about the cluster, each as NAMESPACE/NAME: at most 10. They must exist."`
 }
 
 // ScheduleRequest is the body of a request for the ticks of a schedule without a task.
@@ -267,6 +271,8 @@ type ClusterStatus struct {
 	// LedgerLimit is a pointer, because 0s means that nothing is remembered.
 	LedgerLimit      *task.Duration `json:"ledger_limit,omitempty" doc:"The longest time for which any ledger remembers ticks, while etcd is filling up. The leader sets it. Absent: there is no limit."`
 	LedgerLimitSince task.Time      `json:"ledger_limit_since,omitzero" doc:"Since when there is a limit."`
+	PublicURL        string         `json:"public_url,omitempty" doc:"The address of the Web UI for the links in messages about alerts."`
+	AlertReceivers   []string       `json:"alert_receivers,omitempty" doc:"The receivers of alerts about the cluster, each as NAMESPACE/NAME."`
 	Warnings         []string       `json:"warnings" doc:"Problems that an operator should check, as text."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details" doc:"The same warnings, each with its code."`

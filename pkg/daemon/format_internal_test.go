@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ func TestClusterRecord_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
 		t.Errorf("at the start: %+v", c)
 	}
 	is := task.Cluster{Shards: 4, Format: store.NewestFormat, CatchUpRate: 7}
-	if err := r.applyRecord(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || r.currentRecord() != is {
+	if err := r.applyRecord(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || !reflect.DeepEqual(r.currentRecord(), is) {
 		t.Errorf("%+v, %v", r.currentRecord(), err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -62,7 +63,7 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 	}
 
 	for i, c := range clusters {
-		if c != clusters[maker] {
+		if !reflect.DeepEqual(c, clusters[maker]) {
 			t.Errorf("%d has %+v, the maker %+v", i, c, clusters[maker])
 		}
 	}
@@ -73,7 +74,7 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 
 	w.checkMarks(clusters[maker])
 	again, made, err := w.Bootstrap(t.Context(), 7, noon.Add(time.Hour), store.OpenAccess())
-	if err != nil || made || again != clusters[maker] {
+	if err != nil || made || !reflect.DeepEqual(again, clusters[maker]) {
 		t.Errorf("later: %+v, %v, %v", again, made, err)
 	}
 }
@@ -132,7 +133,7 @@ func TestBootstrap_IsSettled(t *testing.T) {
 				t.Errorf("%d late copies changed something", n)
 			}
 
-			if again, made, _ := w.Bootstrap(t.Context(), 10, noon, store.OpenAccess()); made || again != c {
+			if again, made, _ := w.Bootstrap(t.Context(), 10, noon, store.OpenAccess()); made || !reflect.DeepEqual(again, c) {
 				t.Errorf("%+v became %+v, made %v", c, again, made)
 			}
 

@@ -77,6 +77,8 @@ func TestBeginsTicks(t *testing.T) {
 		{"Accept", "", nothing, func(e *task.Entry) { e.Accept.Args = 3 }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},
 		{"NamespaceRev", "", nothing, func(e *task.Entry) { e.NamespaceRev++ }, false},
+		{"Alerts", "", nothing, func(e *task.Entry) { e.Alerts = &task.Alerts{} }, false},
+		{"Receiver", "", nothing, func(e *task.Entry) { e.Receiver = &task.Receiver{} }, false},
 		{"Labels", "", nothing, func(e *task.Entry) { e.Labels = map[string]string{"team": "data"} }, false},
 	} {
 		old := entry(spec(record.Ref{Namespace: "default", Name: "a"}))

@@ -91,6 +91,8 @@ const (
 	WarnCertificateExpired = "certificate_expired" // a node's certificate has expired
 	WarnFormatUnknown      = "format_unknown"      // a node does not understand the format of records
 	WarnDowngradeWaits     = "downgrade_waits"     // a downgrade of the format has not taken effect yet
+	WarnReceivers          = "receivers"           // a receiver of alerts gets no messages; also the code of the alert
+	WarnNotEvaluated       = "not_evaluated"       // the alerts of some tasks are not evaluated; also the code of the alert
 	WarnBootstrapToken     = "bootstrap_token"     // a token that never expires is older than 30 days
 )
 

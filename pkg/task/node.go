@@ -2,6 +2,8 @@ package task
 
 import (
 	"cmp"
+	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +94,9 @@ type Node struct {
 	IgnoredLabels map[string]string `json:"ignored_labels,omitempty" record:"-"`
 	// Stuck is the number of starts of attempts that hang, or could not be killed.
 	Stuck int `json:"stuck_starts,omitempty"`
+	// NotEvaluated is the number of tasks in its shards whose alerts it has not evaluated for minutes. It is nil if its
+	// version does not evaluate alerts.
+	NotEvaluated *int `json:"not_evaluated,omitempty"`
 	// HandoverWithin limits how long its shards wait during a drain for their next owners to load them; 0 means
 	// the leader's default.
 	HandoverWithin Duration `json:"handover_within,omitempty"`
@@ -186,7 +191,12 @@ type Cluster struct {
 	// is no limit. LedgerLimitSince is when the leader first set a limit after there was none.
 	LedgerLimit      *Duration `json:"ledger_limit,omitempty"`
 	LedgerLimitSince Time      `json:"ledger_limit_since,omitzero"`
-	CreatedAt        Time      `json:"created_at"`
+	// PublicURL is the address of the Web UI for the links in messages about alerts, without a slash at its end. If it is empty, they
+	// have no links.
+	PublicURL string `json:"public_url,omitempty"`
+	// AlertReceivers get the alerts about the cluster, each as NAMESPACE/NAME.
+	AlertReceivers []string `json:"alert_receivers,omitempty"`
+	CreatedAt      Time     `json:"created_at"`
 	// ChangedBy is who last changed the record, and ChangedAt when. Change describes a change that is not
 	// visible in the record itself: of etcd's members, or a repair. A version of Carillon without these fields
 	// leaves them unchanged.
@@ -214,6 +224,55 @@ func (c Cluster) MarkChanged(by string, at Time, change string) Cluster {
 
 	c.ChangedBy, c.ChangedAt, c.Change = by, at, change
 	return c
+}
+
+// maxAlertReceivers is the maximum number of Cluster.AlertReceivers, and maxPublicURL that of the bytes of Cluster.PublicURL.
+const (
+	maxAlertReceivers = 10
+	maxPublicURL      = 256
+)
+
+// ParsePublicURL checks a value of Cluster.PublicURL and returns it without a slash at its end.
+func ParsePublicURL(text string) (string, error) {
+	const field, rule = "public_url", "is not an address such as https://carillon.example.com: http or https, a host, and at most a port and a path"
+	if len(text) > maxPublicURL {
+		return "", Invalid(CodeTooLong, field, "has %d bytes; at most %d are allowed", len(text), maxPublicURL)
+	}
+
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		return "", nil
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.ForceQuery, strings.Contains(text, "#"),
+		strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", Invalid(CodeBadValue, field, "%s %s", Quote(text), rule)
+	}
+
+	return strings.TrimRight(text, "/"), nil
+}
+
+// CheckAlertReceivers checks the form of values of Cluster.AlertReceivers.
+func CheckAlertReceivers(list []string) error {
+	const field = "alert_receivers"
+	if len(list) > maxAlertReceivers {
+		return Invalid(CodeTooMany, field, "has %d receivers; at most %d are allowed", len(list), maxAlertReceivers)
+	}
+
+	for i, name := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		namespace, receiver, ok := strings.Cut(name, "/")
+		if !ok {
+			return Invalid(CodeBadName, at, "%s is not NAMESPACE/NAME", Quote(name))
+		}
+		if err := cmp.Or(CheckName(at, namespace), CheckName(at, receiver)); err != nil {
+			return err
+		}
+		if slices.Contains(list[:i], name) {
+			return Invalid(CodeBadValue, at, "%s is named twice", Quote(name))
+		}
+	}
+
+	return nil
 }
 
 // DefaultCatchUpRate is the default of Cluster.CatchUpRate.

@@ -17,6 +17,12 @@ func ClusterFacts(s client.ClusterStatus) []Field {
 		{Name: "Format", Value: FormatText(s.Format)}, {Name: "Catching up", Value: CatchUpText(s.CatchUpRate)},
 		{Name: "Lost after", Value: LostAfterText(s.LostAfter)}, {Name: "Ledgers", Value: LedgerSettingText(s.Ledger)},
 	}
+	if s.PublicURL != "" {
+		facts = append(facts, Field{Name: "Public URL", Value: OneLine(s.PublicURL)})
+	}
+	if len(s.AlertReceivers) > 0 {
+		facts = append(facts, Field{Name: "Alerts to", Value: OneLine(strings.Join(s.AlertReceivers, ", "))})
+	}
 	if capacity := CapacityText(s.Room); capacity != "" {
 		facts = append(facts, Field{Name: "Capacity", Value: capacity})
 	}

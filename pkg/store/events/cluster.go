@@ -146,6 +146,8 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	details.addChange("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
 	details.addChange("ledger", before.LedgerSetting().String(), after.LedgerSetting().String())
 	details.addChange("ledger limit", optionalDuration(before.LedgerLimit), optionalDuration(after.LedgerLimit))
+	details.addChange("public_url", before.PublicURL, after.PublicURL)
+	details.addChange("alert receivers", strings.Join(before.AlertReceivers, " "), strings.Join(after.AlertReceivers, " "))
 	details.addChange("id", before.ID, after.ID)
 
 	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {

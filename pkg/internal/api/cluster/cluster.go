@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -131,6 +133,20 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			*d, task.MaxLedger, task.DefaultLedger)
 	}
 
+	if ask.PublicURL != nil {
+		parsed, err := task.ParsePublicURL(*ask.PublicURL)
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		ask.PublicURL = &parsed
+	}
+
+	if ask.AlertReceivers != nil {
+		if err := h.checkAlertReceivers(c.Context(), *ask.AlertReceivers); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+
 	var now client.ClusterSettings
 	err := httpapi.RetryConflict(c.Context(), func() error {
 		old, err := h.Store.Cluster(c.Context())
@@ -152,10 +168,20 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 			record.Ledger = ask.Ledger
 		}
 
+		if ask.PublicURL != nil {
+			record.PublicURL = *ask.PublicURL
+		}
+
+		if ask.AlertReceivers != nil && !slices.Equal(*ask.AlertReceivers, record.AlertReceivers) {
+			record.AlertReceivers = *ask.AlertReceivers
+		}
+
 		// The answer contains the effective values, with the defaults in place of 0.
 		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter()), Ledger: new(record.LedgerSetting())}
+		receivers := append([]string{}, record.AlertReceivers...)
+		now.PublicURL, now.AlertReceivers = &record.PublicURL, &receivers
 
-		if record == old.Cluster {
+		if reflect.DeepEqual(record, old.Cluster) {
 			return nil
 		}
 
@@ -163,6 +189,31 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	})
 
 	return httpapi.Answer{Status: http.StatusOK, Body: now}, err
+}
+
+// checkAlertReceivers checks the receivers of alerts about the cluster. Whoever sets them may use the receivers of all namespaces.
+func (h *Handlers) checkAlertReceivers(ctx context.Context, names []string) error {
+	if err := task.CheckAlertReceivers(names); err != nil {
+		return err
+	}
+
+	refs := make([]record.Ref, len(names))
+	for i, name := range names {
+		ns, receiver, _ := strings.Cut(name, "/")
+		refs[i] = h.Ref(ns, receiver)
+	}
+
+	receivers, err := h.Store.Receivers(ctx, refs)
+	if err != nil {
+		return err
+	}
+	for i := range receivers {
+		if !receivers[i].Receives() {
+			return task.Invalid(task.CodeBadValue, fmt.Sprintf("alert_receivers[%d]", i), "%s is not a receiver: there is no such task, or it has no receiver block", names[i])
+		}
+	}
+
+	return nil
 }
 
 // getFormat serves the format of records in force, and which formats are possible.

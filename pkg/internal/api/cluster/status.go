@@ -76,6 +76,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
 		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // newer than what this node has loaded
 		st.Ledger, st.LedgerLimit, st.LedgerLimitSince = p.Cluster.LedgerSetting(), p.Cluster.LedgerLimit, p.Cluster.LedgerLimitSince
+		st.PublicURL, st.AlertReceivers = p.Cluster.PublicURL, p.Cluster.AlertReceivers
 		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
 	}
 
@@ -101,6 +102,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		func() {
 			h.lookAtFormat(ctx, &st)
 			h.lookAtFreezes(ctx, &st)
+			h.lookAtAlerts(ctx, &st)
 		},
 	)
 
@@ -129,6 +131,23 @@ func (h *Handlers) serveVersion(*httpapi.Call) (httpapi.Answer, error) {
 // newWarning returns a warning with a code and a formatted text.
 func newWarning(code, format string, args ...any) task.Warning {
 	return task.Warning{Code: code, Text: fmt.Sprintf(format, args...)}
+}
+
+// lookAtAlerts adds a warning for each open alert about the cluster. The leader opens them.
+func (h *Handlers) lookAtAlerts(ctx context.Context, st *client.ClusterStatus) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+
+	alerts, err := h.Store.ClusterAlerts(ctx)
+	if err != nil {
+		return
+	}
+
+	for _, a := range alerts {
+		if a.IsOpen() {
+			st.WarningDetails = append(st.WarningDetails, newWarning(a.Code, "%s (since %s)", a.Text, a.Since.UTC().Format(time.RFC3339)))
+		}
+	}
 }
 
 // restoredAt returns the names of the nodes that have detected that etcd was restored from an older snapshot.
