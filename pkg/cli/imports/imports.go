@@ -85,6 +85,7 @@ func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 		// Jobs of this host stay on this host, whatever the name of its node is. They are selected by the label
 		// host, because the node of "carillon dev" is called dev.
 		i.Host = hostLabel()
+		i.Hostname, _ = os.Hostname() // hostLabel has a default for a host without a name
 	}
 
 	if pinnedTo := cmp.Or(i.Node, i.Host); pinnedTo != "" && !cmd.Flags().Changed("prefix") {

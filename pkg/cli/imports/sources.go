@@ -62,9 +62,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		if i.Node == "" {
-			i.Debian = isDebian()
-		} else {
+		if i.Node != "" {
 			i.Home = nil // the users of another host are not known
 		}
 
@@ -84,6 +82,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 				i.noteForm(name, &form)
 			}
 
+			i.Debian = i.Node == "" && isOfThisHost(name) && isDebian()
 			i.addResult(importer.Crontab(name, text, form, i.Options))
 		})
 
@@ -113,10 +112,17 @@ func (i *importSession) refuseFile(name, why string) {
 	i.addResult(importer.Result{Refusals: []importer.Refusal{{Place: importer.Place{File: name}, Why: why}}})
 }
 
-// isDebian reports whether this host's cron is that of Debian and its derivatives.
+// isOfThisHost reports whether cron of this host reads a file, or the file is the output of crontab -l.
+func isOfThisHost(name string) bool {
+	path, err := filepath.Abs(name)
+	return name == "stdin" || err == nil && (strings.HasPrefix(path, "/etc/") || strings.HasPrefix(path, "/var/spool/"))
+}
+
+// isDebian reports whether this host's cron is that of Debian and its derivatives. Their cronie is called crond.
 func isDebian() bool {
 	_, err := os.Stat("/etc/debian_version")
-	return err == nil
+	_, err2 := os.Stat("/usr/sbin/crond")
+	return err == nil && os.IsNotExist(err2)
 }
 
 // userExists reports whether this host has a user.

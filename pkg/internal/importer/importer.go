@@ -35,10 +35,10 @@ type Options struct {
 	Shadow    bool   // the tasks only record their ticks
 	Keep      int    // how many ended runs to keep; 0: the default
 	AnyNode   bool   // each run is on one node, any of them, whatever the job says
+	Hostname  string // the name of the host that Host stands for; "": not known
 	DropInit  bool   // CronJobs lose their init containers; otherwise they are refused
 	User      string // the user whose units of systemd the files are; "": their paths say it
-
-	Debian bool // crontabs are those of Debian's cron, which ignores a file with an error as a whole
+	Debian    bool   // crontabs are those of Debian's cron, which ignores a file with an error as a whole
 
 	// Home returns the home directory of a user of this host, or "". nil: no user is known.
 	Home func(user string) string

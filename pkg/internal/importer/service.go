@@ -59,8 +59,9 @@ type service struct {
 }
 
 // readService converts the service that the timer starts.
-func (t *timer) readService(spec *task.Spec, u Unit, name string, scope unitScope) error {
-	s := &service{timer: t, unit: u, expander: expander{unit: name, scope: scope}, spec: spec, process: &task.Process{}}
+func (t *timer) readService(spec *task.Spec, u Unit, name string) error {
+	s := &service{timer: t, unit: u, expander: t.expander, spec: spec, process: &task.Process{}}
+	s.expander.unitName = name
 
 	steps := []func() error{
 		s.checkType, s.setAccount, s.setEnvironment, s.setCommand, s.setDirectory, s.setInput, s.setPriority, s.setPrivileges,

@@ -207,6 +207,11 @@ func TestSystemd_Specifiers(t *testing.T) {
 	if got := args("a-b.service", "%f"); got != "/a/b" {
 		t.Errorf("%s", got)
 	}
+	host := importer.Options{Host: "web-1", Hostname: "web-1.example.org"}
+	if p := fromUnits(t, host, "x.timer", "[Timer]\nOnCalendar=daily\n", "x.service", "[Service]\nExecStart=/x %H %l").Spec.Action.Process; !slices.Equal(p.Command, []string{"/x", "web-1.example.org", "web-1"}) {
+		t.Errorf("%q", p.Command)
+	}
+
 	for _, c := range "HmbvslaoBMAq" {
 		if got := args("a-b.service", "%"+string(c)); !strings.Contains(got, "its value depends on the host") {
 			t.Errorf("%%%c: %s", c, got)

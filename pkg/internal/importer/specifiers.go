@@ -54,8 +54,9 @@ func (o Options) homeOf(name string) string {
 
 // expander replaces the specifiers of a unit: %n, %i, %%.
 type expander struct {
-	unit  string // the name of the unit
-	scope unitScope
+	unitName string
+	scope    unitScope
+	host     string // the name of the host on which the task runs; "": not known
 }
 
 // expandSpecifiers replaces the specifiers. It returns an error for those whose value depends on the host.
@@ -88,7 +89,7 @@ func (e expander) expandSpecifiers(text string) (string, error) {
 
 // specifierValue returns the value of a specifier.
 func (e expander) specifierValue(c byte) (string, error) {
-	base := strings.TrimSuffix(e.unit, path.Ext(e.unit))
+	base := strings.TrimSuffix(e.unitName, path.Ext(e.unitName))
 	prefix, instance, isInstance := strings.Cut(base, "@")
 	last := prefix[strings.LastIndexByte(prefix, '-')+1:]
 
@@ -96,7 +97,7 @@ func (e expander) specifierValue(c byte) (string, error) {
 	case '%':
 		return "%", nil
 	case 'n':
-		return e.unit, nil
+		return e.unitName, nil
 	case 'N':
 		return base, nil
 	case 'p':
@@ -120,6 +121,13 @@ func (e expander) specifierValue(c byte) (string, error) {
 		return "/tmp", nil
 	case 'V':
 		return "/var/tmp", nil
+	}
+
+	if c == 'H' && e.host != "" {
+		return e.host, nil
+	}
+	if short, _, _ := strings.Cut(e.host, "."); c == 'l' && short != "" {
+		return short, nil
 	}
 
 	if e.scope.user != "" {

@@ -38,6 +38,7 @@ func Systemd(units []Unit, o Options) Result {
 
 // timer holds the state while a timer is read.
 type timer struct {
+	expander
 	unit    Unit
 	job     Job
 	ignored []string // settings without effect on a task
@@ -71,7 +72,11 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	if service == "" {
 		service = base + ".service"
 	}
-	if service, err = (expander{unit: path.Base(t.unit.File), scope: scope}).expandSpecifiers(service); err != nil {
+	t.expander = expander{unitName: path.Base(t.unit.File), scope: scope}
+	if o.Node == "" && o.Host != "" {
+		t.host = o.Hostname
+	}
+	if service, err = t.expandSpecifiers(service); err != nil {
 		return fmt.Errorf("setting Unit: %w", err)
 	}
 
@@ -85,7 +90,7 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	}
 
 	t.noteSettings()
-	if err := t.readService(&s, units[i], service, scope); err != nil {
+	if err := t.readService(&s, units[i], service); err != nil {
 		return fmt.Errorf("%s: %w", service, err)
 	}
 
@@ -122,7 +127,7 @@ func (t *timer) noteSettings() {
 		t.addNote("settings of the timer that a task does not have: %s", strings.Join(lost, ", "))
 	}
 
-	t.noteUnitSection(t.unit, expander{unit: path.Base(t.unit.File)})
+	t.noteUnitSection(t.unit, t.expander)
 }
 
 // setSchedule converts the settings of the timer that determine its ticks.
