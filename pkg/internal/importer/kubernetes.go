@@ -21,7 +21,7 @@ import (
 // several containers. With Options.Shadow it can, because shadow tasks start nothing.
 func Kubernetes(file, text string, o Options) Result {
 	var r Result
-	values, err := manifest.Values(file, []byte(text))
+	values, err := readObjects(file, text)
 	if err != nil {
 		at, why := locateError(file, err)
 		if strings.Contains(text, "{{") {

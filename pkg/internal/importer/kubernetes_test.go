@@ -1,6 +1,7 @@
 package importer_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -130,6 +131,47 @@ func TestKubernetes_RefusesWithItsLine(t *testing.T) {
 		if !slices.ContainsFunc(r.Refusals, func(x importer.Refusal) bool { return strings.Contains(x.Place.String()+": "+x.Why, want) }) {
 			t.Errorf("%.60q: %v", text, r.Refusals)
 		}
+	}
+}
+
+// kubectl prints one document with all CronJobs of a cluster, and people use anchors. One document that package manifest
+// does not read does not keep the others from being imported.
+func TestKubernetes_ReadsWhatKubectlReads(t *testing.T) {
+	text := `apiVersion: batch/v1
+kind: CronJob
+metadata: {name: first}
+spec: {schedule: "@daily", jobTemplate: {spec: {template: {spec: {containers: [{image: i, command: [x]}]}}}}}
+---
+# a comment
+
+apiVersion: batch/v1
+kind: CronJob
+metadata: &m {name: second}
+spec:
+  schedule: "@hourly"
+  jobTemplate:
+    metadata: *m
+    spec: {template: {spec: {containers: [{image: i, command: [x], env: [{name: A, value: "yes"}]}]}}}
+`
+	r := importer.Kubernetes("f.yaml", text, importer.Options{})
+	if len(r.Jobs) != 2 || len(r.Refusals) > 0 || r.Jobs[0].Line != 1 || r.Jobs[1].Line != 8 || r.Jobs[1].Spec.Action.Process.Env["A"] != "yes" {
+		t.Errorf("%+v", r)
+	}
+
+	large := "apiVersion: v1\nkind: List\nitems:\n"
+	for i := range 300 {
+		large += fmt.Sprintf("- apiVersion: batch/v1\n  kind: CronJob\n  metadata: {name: job-%d}\n  spec: {schedule: \"@daily\", jobTemplate: {spec: {template: {spec: {containers: [{image: i, command: [x, a, b, c]}]}}}}}\n", i)
+	}
+	if r := importer.Kubernetes("f.yaml", large, importer.Options{}); len(r.Jobs) != 300 || len(r.Refusals) > 0 {
+		t.Errorf("%d jobs, refused %+v", len(r.Jobs), r.Refusals)
+	}
+
+	bomb := "a: &a [x, x, x, x, x, x, x, x, x]\n"
+	for c := 'b'; c <= 'z'; c++ {
+		bomb += fmt.Sprintf("%c: &%c [*%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c]\n", c, c, c-1, c-1, c-1, c-1, c-1, c-1, c-1, c-1)
+	}
+	if r := importer.Kubernetes("f.yaml", bomb, importer.Options{}); len(r.Refusals) != 1 {
+		t.Errorf("%d jobs, refused %+v", len(r.Jobs), r.Refusals)
 	}
 }
 
