@@ -3,6 +3,7 @@ package task
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -88,7 +89,8 @@ const maxTyped = MaxName + 16
 
 // Nearest returns the word of words that typed probably means, or "" if none is similar enough. It ignores
 // case, '-' and '_'. If typed has at least three letters, words that begin with it are similar. If several
-// words are equally similar, the first one is returned.
+// words are equally similar, the first one is returned. A word and its opposite, such as delete and undelete, are not
+// similar.
 func Nearest(typed string, words []string) string {
 	if len(typed) > maxTyped {
 		return ""
@@ -100,6 +102,8 @@ func Nearest(typed string, words []string) string {
 		word := normalizeKey(w)
 		d := len(word) - len(typed) // a lower bound of the distance
 		switch {
+		case isOpposite(typed, word):
+			continue
 		case len(typed) >= 3 && strings.HasPrefix(word, typed):
 			d = min(d, 1)
 		case max(d, -d) > least:
@@ -114,6 +118,17 @@ func Nearest(typed string, words []string) string {
 	}
 
 	return best
+}
+
+// isOpposite reports whether one word is the other one with a prefix that negates or reverses it.
+func isOpposite(a, b string) bool {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+
+	prefix, ok := strings.CutSuffix(a, b)
+
+	return ok && len(b) > 2 && slices.Contains([]string{"un", "dis", "de", "non", "no", "not"}, prefix)
 }
 
 // didYouMean returns the end of a message with the word that was probably meant, or "".

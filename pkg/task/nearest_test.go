@@ -113,7 +113,7 @@ func TestNearest_FindsWhatWasMeant(t *testing.T) {
 	words := []string{"list", "get", "next", "delete", "resume", "nightly-backup"}
 
 	for typed, want := range map[string]string{"lsit": "list", "lst": "list", "del": "delete", "GET": "get", "nigthly-backup": "nightly-backup",
-		"resmue": "resume", "xyz": "", "": "", "q": "", strings.Repeat("a", 1000): ""} {
+		"resmue": "resume", "undelete": "", "unresume": "", "xyz": "", "": "", "q": "", strings.Repeat("a", 1000): ""} {
 		if got := Nearest(typed, words); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", typed, got, want)
 		}

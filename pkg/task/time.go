@@ -2,6 +2,7 @@ package task
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -254,6 +255,7 @@ func MeantDuration(text string) (Duration, bool) {
 	// An ISO 8601 duration begins with P, and has a T before hours.
 	rest = strings.Replace(strings.TrimPrefix(rest, "p"), "t", "", strings.Count(rest[:min(2, len(rest))], "pt"))
 	var sum time.Duration
+	missing := "" // the unit that follows the last one: what a number without a unit means
 	for rest != "" {
 		m := amountPattern.FindStringSubmatch(rest)
 		if m == nil {
@@ -261,7 +263,8 @@ func MeantDuration(text string) (Duration, bool) {
 		}
 
 		n, err := strconv.ParseFloat(m[1], 64)
-		unit, known := unitOf(m[2])
+		unit, known := unitOf(cmp.Or(m[2], missing))
+		missing = smallerUnit[unit]
 		if err != nil || !known || n*float64(unit) > float64(maxTTL) {
 			return 0, false
 		}
@@ -272,6 +275,9 @@ func MeantDuration(text string) (Duration, bool) {
 
 	return Duration(sum.Round(time.Millisecond)), sum > 0 && sum < maxTTL.Std()
 }
+
+// smallerUnit names the unit that people leave out after another one: 1h30 is one hour and 30 minutes.
+var smallerUnit = map[time.Duration]string{7 * 24 * time.Hour: "d", 24 * time.Hour: "h", time.Hour: "m", time.Minute: "s"}
 
 // unitOf returns the duration of a unit. No unit means seconds.
 func unitOf(word string) (time.Duration, bool) {

@@ -159,7 +159,7 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"@reboot", task.CodeBadSchedule, "a cluster does not boot"},
 		{"@every", task.CodeBadDuration, "needs one duration"},
 		{"@every 1h 30m", task.CodeBadDuration, "needs one duration"},
-		{"@every90s", task.CodeBadSchedule, "is not one of"},
+		{"@every90s", task.CodeBadSchedule, `did you mean "@every 90s"?`},
 		{"@every soon", task.CodeBadDuration, "is not a duration"},
 		{"@every 90", task.CodeBadDuration, "is not a duration"},
 		{"@every -1h", task.CodeBadDuration, "negative"},

@@ -119,7 +119,8 @@ func readExpression(name, text string, written bool, suggest func(words []string
 
 	given := words
 
-	if slices.ContainsFunc(words, hasH) {
+	isCron := len(words) == maxFields || len(words) == maxFields-1
+	if isCron && slices.ContainsFunc(words, hasH) {
 		if !written {
 			return fail(task.CodeBadSchedule, "H requires the name of the task, which determines the value")
 		}
@@ -197,6 +198,21 @@ func wrongNickname(words []string) string {
 		return words[0] + " takes no arguments"
 	case known || lower == manualExpr || lower == "@every" || lower == "@at" || lower == inExpr:
 		return fmt.Sprintf("did you mean %q?", lower)
+	}
+
+	// What other schedulers call it.
+	switch lower {
+	case "@manually", "@never", "@none":
+		return fmt.Sprintf("did you mean %q?", manualExpr)
+	case "@minutely", "@every_minute":
+		return `did you mean "@every 1m"?`
+	}
+
+	// A space is missing: @every5m.
+	for _, sign := range []string{"@every", "@at", inExpr} {
+		if rest, ok := strings.CutPrefix(lower, sign); ok && rest[0] >= '0' && rest[0] <= '9' {
+			return fmt.Sprintf("did you mean %q?", shorten(sign+" "+words[0][len(sign):]))
+		}
 	}
 
 	const none = "is not one of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"

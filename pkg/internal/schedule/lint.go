@@ -13,6 +13,7 @@ import (
 const (
 	LintEnded   = "ended"        // no tick is left
 	LintSeconds = "every_second" // it has a tick every second
+	LintMinutes = "every_minute" // it has a tick every minute of certain hours or days, where one may have been meant
 	LintStep    = "uneven_step"  // a step that does not divide its field evenly
 	LintDays    = "two_days"     // both day of month and day of week are restricted
 	LintWeekday = "weekday"      // numbers of weekdays in what looks like a Quartz expression
@@ -110,10 +111,7 @@ func (l *linter) checkRule(r *rule, text string) {
 		words = append([]string{"0"}, words...)
 	}
 
-	if len(setMembers(r.seconds)) == 60 && len(setMembers(r.minutes)) == 60 {
-		n := int64(3600 * len(setMembers(uint64(r.hours))))
-		l.addWarning(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
-	}
+	l.checkSmallestField(r, text, words)
 
 	for i := range cronFields {
 		l.checkSteps(&cronFields[i], words, i)
@@ -133,6 +131,32 @@ func (l *linter) checkRule(r *rule, text string) {
 
 	if !hasH(words[2]) {
 		l.checkClockChanges(r)
+	}
+}
+
+// checkSmallestField finds a * in front of a field that is restricted: "* 9 * * *" ticks 60 times, where once an hour or once
+// a day was probably meant.
+func (l *linter) checkSmallestField(r *rule, text string, words []string) {
+	minutes, hours := len(setMembers(r.minutes)), len(setMembers(uint64(r.hours)))
+	once := func(first int) string {
+		fields := slices.Clone(words[first:])
+		for i := range fields {
+			if fields[i] != "*" {
+				break
+			}
+			fields[i] = "0"
+		}
+
+		return fmt.Sprintf("for one tick, write %q", strings.Join(fields, " "))
+	}
+
+	switch {
+	case words[0] == "*" && minutes < 60:
+		l.addWarning(LintSeconds, once(0), "%s ticks every second of the minutes that match: %s", task.Quote(text), timesADay(int64(60*minutes*hours)))
+	case len(setMembers(r.seconds)) == 60 && minutes == 60:
+		l.addWarning(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(int64(3600*hours)))
+	case words[1] == "*" && words[0] == "0" && hours < 24:
+		l.addWarning(LintMinutes, once(1), "%s ticks every minute of the hours that match: %s", task.Quote(text), timesADay(int64(60*hours)))
 	}
 }
 

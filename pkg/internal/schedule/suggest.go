@@ -16,13 +16,14 @@ import (
 const maxMeant = 64
 
 // suggestMeant returns the end of an error message about an invalid expression: what the user probably meant, or
-// "". It suggests only what is itself valid.
+// "". It suggests only what is itself valid, and only what can mean what was written: the forms of other schedulers
+// come first, because their fields have another order.
 func suggestMeant(words []string) string {
 	if len(words) > 2*maxFields {
 		return ""
 	}
 
-	for _, guess := range []func([]string) string{steadyBeat, withoutSign, plainCron, wrongPlace, nextValue} {
+	for _, guess := range []func([]string) string{eventBridge, calendarEvent, steadyBeat, withoutSign, plainCron, wrongPlace, nextValue} {
 		text := guess(words)
 		if text == "" || len(text) > maxMeant || text == strings.Join(words, " ") {
 			continue
@@ -32,13 +33,93 @@ func suggestMeant(words []string) string {
 		}
 	}
 
+	if len(words) > maxFields-1 && yearPattern.MatchString(words[len(words)-1]) {
+		return "; for one date use @at, and for certain years the fields start and end"
+	}
+
 	return ""
+}
+
+// yearPattern matches a year field that names certain years.
+var yearPattern = regexp.MustCompile(`^(19|20|21)[0-9]{2}([-,/].*)?$`)
+
+// callPattern matches the forms cron(…), rate(…) and at(…) of EventBridge.
+var callPattern = regexp.MustCompile(`^(cron|rate|at)\((.*)\)$`)
+
+// eventBridge suggests the form of an expression of EventBridge. Its cron has the fields minute, hour, day of month,
+// month, day of week and year, of which a day field is ?. That tells it from six fields that begin with seconds.
+func eventBridge(words []string) string {
+	if m := callPattern.FindStringSubmatch(strings.Join(words, " ")); m != nil {
+		switch words = strings.Fields(m[2]); {
+		case m[1] == "rate":
+			if d, ok := task.MeantDuration(m[2]); ok {
+				return "@every " + d.String()
+			}
+			return ""
+		case m[1] == "at":
+			return "@at " + m[2] + "Z" // without a zone of its own, it is in UTC
+		case len(words) != maxFields:
+			return ""
+		}
+	}
+
+	if !isEventBridge(words) || words[5] != "*" {
+		return ""
+	}
+
+	fields := slices.Clone(words[:maxFields-1])
+	for i, word := range fields {
+		if word == "?" {
+			fields[i] = "*"
+		}
+	}
+
+	// 1 is Sunday there. A number behind # or / is no weekday.
+	fields[4] = weekdayNumber.ReplaceAllStringFunc(fields[4], func(text string) string {
+		n := int(text[len(text)-1] - '0')
+		if text[0] == '#' || text[0] == '/' || n < 1 || n > 7 {
+			return text
+		}
+		return dayOfWeek.names[n-1]
+	})
+
+	return strings.Join(fields, " ")
+}
+
+// weekdayNumber matches a number in a day of week, with the # or / before it.
+var weekdayNumber = regexp.MustCompile(`[#/]?[0-9]+`)
+
+// isEventBridge reports whether six words have a ? where EventBridge has its day fields, and cron with seconds has hours and
+// months.
+func isEventBridge(words []string) bool {
+	return len(words) == maxFields && (words[2] == "?" || words[4] == "?")
+}
+
+// calendarPattern matches the simple forms of a calendar event of systemd: days of the week, any date, a time of day.
+var calendarPattern = regexp.MustCompile(`^(?:([A-Za-z]{3}(?:(?:,|\.\.)[A-Za-z]{3})*) )?(?:\*-\*-\* )?([0-9]{1,2}):([0-9]{2})(?::00)?$`)
+
+// calendarEvent suggests the form of a calendar event of systemd.
+func calendarEvent(words []string) string {
+	m := calendarPattern.FindStringSubmatch(strings.Join(words, " "))
+	if m == nil || len(words) == 1 {
+		return "" // withoutSign reads a time of day
+	}
+
+	hour, _ := strconv.Atoi(m[2])
+	minute, _ := strconv.Atoi(m[3])
+	days := "*"
+	if m[1] != "" {
+		days = strings.ToUpper(strings.ReplaceAll(m[1], "..", "-"))
+	}
+
+	return fmt.Sprintf("%d %d * * %s", minute, hour, days)
 }
 
 // noGuess suggests nothing.
 func noGuess([]string) string { return "" }
 
-// steadyBeat suggests @every for a step that is too long for its field, if every larger field is a plain *.
+// steadyBeat suggests @every for a step that is too long for its field, if every larger field is a plain *. A step of exactly
+// the field's size matches only its first value in cron.
 func steadyBeat(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -51,6 +132,11 @@ func steadyBeat(words []string) string {
 		n, isStep := parseDigits(text)
 		if !ok || !isStep || n <= f.max || n > 10_000 || f.unit == "" {
 			continue
+		}
+		if n == f.max+1 {
+			first := slices.Clone(words)
+			first[i] = "0"
+			return strings.Join(first, " ")
 		}
 		if slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
 			return ""
@@ -119,6 +205,10 @@ func oneDuration(sign string, words []string) string {
 
 // plainCron suggests an expression without Quartz's year field, and with * for a ? outside of the day fields.
 func plainCron(words []string) string {
+	if isEventBridge(words) {
+		return ""
+	}
+
 	plain := slices.Clone(words)
 	if len(plain) == maxFields+1 && plain[maxFields] == "*" {
 		plain = plain[:maxFields]
@@ -212,6 +302,32 @@ var zoneAbbreviations = map[string]string{
 	"Z": "UTC",
 }
 
+// zoneAliases maps names that people and other systems use for a zone to its name, in the form of zoneAlias: large cities
+// without a zone of their own, and the names of Windows.
+var zoneAliases = map[string]string{
+	"beijing": "Asia/Shanghai", "shenzhen": "Asia/Shanghai", "guangzhou": "Asia/Shanghai", "osaka": "Asia/Tokyo",
+	"mumbai": "Asia/Kolkata", "bombay": "Asia/Kolkata", "delhi": "Asia/Kolkata", "new delhi": "Asia/Kolkata", "bangalore": "Asia/Kolkata",
+	"bengaluru": "Asia/Kolkata", "chennai": "Asia/Kolkata", "hyderabad": "Asia/Kolkata", "abu dhabi": "Asia/Dubai", "hanoi": "Asia/Ho_Chi_Minh",
+	"islamabad": "Asia/Karachi", "ankara": "Europe/Istanbul", "munich": "Europe/Berlin", "hamburg": "Europe/Berlin", "frankfurt": "Europe/Berlin",
+	"cologne": "Europe/Berlin", "geneva": "Europe/Zurich", "bern": "Europe/Zurich", "barcelona": "Europe/Madrid", "milan": "Europe/Rome",
+	"manchester": "Europe/London", "edinburgh": "Europe/London", "cape town": "Africa/Johannesburg", "pretoria": "Africa/Johannesburg",
+	"san francisco": "America/Los_Angeles", "seattle": "America/Los_Angeles", "portland": "America/Los_Angeles", "las vegas": "America/Los_Angeles",
+	"boston": "America/New_York", "washington": "America/New_York", "miami": "America/New_York", "atlanta": "America/New_York",
+	"philadelphia": "America/New_York", "houston": "America/Chicago", "dallas": "America/Chicago", "austin": "America/Chicago",
+	"ottawa": "America/Toronto", "calgary": "America/Edmonton", "rio de janeiro": "America/Sao_Paulo", "brasilia": "America/Sao_Paulo",
+	"wellington": "Pacific/Auckland", "china standard time": "Asia/Shanghai", "tokyo standard time": "Asia/Tokyo",
+	"india standard time": "Asia/Kolkata", "w. europe standard time": "Europe/Berlin", "romance standard time": "Europe/Paris",
+	"central europe standard time": "Europe/Budapest", "gmt standard time": "Europe/London", "eastern standard time": "America/New_York",
+	"central standard time": "America/Chicago", "mountain standard time": "America/Denver", "pacific standard time": "America/Los_Angeles",
+	"aus eastern standard time": "Australia/Sydney", "e. south america standard time": "America/Sao_Paulo",
+}
+
+// zoneAlias returns the zone for a name of zoneAliases, with or without a continent, or "".
+func zoneAlias(name string) string {
+	name = strings.ToLower(strings.ReplaceAll(name, "_", " "))
+	return zoneAliases[name[strings.LastIndex(name, "/")+1:]]
+}
+
 // offsetPattern matches offsets such as UTC+2, GMT-03:00 and +05:30.
 var offsetPattern = regexp.MustCompile(`^(?i:UTC|GMT)?([+-])0?([0-9]{1,2})(?::?([0-9]{2}))?$`)
 
@@ -236,6 +352,9 @@ func unknownZone(name string, files map[string]*zip.File) error {
 	}
 	if m := offsetPattern.FindStringSubmatch(name); m != nil {
 		return refuse("is not a time zone but an offset, which does not say when clocks change; use a name such as \"Europe/Berlin\"%s", fixedZone(m, files))
+	}
+	if zone := zoneAlias(name); zone != "" {
+		return refuse("is not a time zone; did you mean %q?", zone)
 	}
 	if near := nearestZone(name, files); near != "" {
 		return refuse("is not a time zone; did you mean %q?", near)
