@@ -33,6 +33,7 @@ func (idleExecutor) Running() int            { return 0 }
 func (idleExecutor) Froze() int64            { return 0 }
 func (idleExecutor) StuckStarts() int        { return 0 }
 func (idleExecutor) Unreadable() int         { return 0 }
+func (idleExecutor) NotEvaluated() int       { return 0 }
 
 // joinKV runs a function before the next transaction of a join is sent, between its read of the cluster's record and
 // its write.

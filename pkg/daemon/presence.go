@@ -49,6 +49,8 @@ type attemptRunner interface {
 type entryReader interface {
 	// Unreadable returns the number of entries that have no ticks because they cannot be read.
 	Unreadable() int
+	// NotEvaluated returns the number of tasks whose alerts have not been evaluated for some time.
+	NotEvaluated() int
 }
 
 // presence maintains the node's leased key: it joins the cluster, announces the node's record, and joins again
@@ -148,6 +150,7 @@ func (p *presence) startDrain() {
 func (p *presence) nodeRecord() task.Node {
 	n := p.node
 	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.currentMember(), p.expiry.expiringSoon()
+	n.NotEvaluated = new(p.entries.NotEvaluated())
 	n.State, n.Running, n.Ineligible, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.gravestReason(), p.state.Leases()
 	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
 

@@ -356,6 +356,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 	// From now on, the watch reports every end after its attempt is known.
 	s.endedSince = nil
 	s.rows.Flush(s.applied)
+	s.rows.Index.NoteCommitted(s.records.WatermarkRev)
 }
 
 // addFoundAttempt adds an attempt that was found in an inbox to the active ones, and counts a slot of its node.

@@ -54,6 +54,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
+	"github.com/carillonhq/carillon/pkg/scheduler/evaluator"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
@@ -111,6 +112,7 @@ type Engine struct {
 	ttlDeleter   *background.Deleter
 	pastRuns     *background.PastReader
 	reconciler   *background.Reconciler
+	evaluator    *evaluator.Evaluator
 	patience     time.Duration // differenceTimeout; shorter in tests
 	recent       node.Recent
 	pace         *node.CatchUpLimiter
@@ -163,6 +165,10 @@ func New(cfg Config) *Engine {
 	e.pastRuns = background.NewPastReader(cfg.Store, cmp.Or(cfg.PastRate, background.DefaultPastRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
 	e.pace = node.NewCatchUpLimiter(e.catchUpRate)
 	e.scanLimit = node.NewScanLimiter()
+	e.evaluator = evaluator.New(evaluator.Config{
+		Store: cfg.Store, Shards: e.shardsToEvaluate, Now: func() time.Time { return e.cfg.Now() }, MayWrite: func() error { return e.cfg.MayCommit() }, Logger: cfg.Logger,
+	})
+	node.RegisterNotEvaluated(cfg.Registerer, e.NotEvaluated)
 
 	return e
 }
@@ -214,6 +220,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.pastRuns.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
 	g.Go(func() error { return e.reconciler.Run(ctx) })
+	g.Go(func() error { return e.evaluator.Run(ctx) })
 
 	return g.Wait()
 }
@@ -258,6 +265,20 @@ func (e *Engine) WakeWorkers() {
 // Unreadable returns how many tasks in the node's shards have no ticks because their entries cannot be
 // read.
 func (e *Engine) Unreadable() int { return int(e.metrics.Unreadable.Load()) }
+
+// NotEvaluated returns of how many tasks in the node's shards the alerts have not been evaluated for some time.
+func (e *Engine) NotEvaluated() int { return e.evaluator.NotEvaluated() }
+
+// shardsToEvaluate returns the shards that the node serves, for the evaluator.
+func (e *Engine) shardsToEvaluate() (list []evaluator.Shard) {
+	for _, w := range e.sortedWorkers() {
+		if served := w.served.Load(); served != nil {
+			list = append(list, evaluator.Shard{ID: w.state.records.Shard, Index: served.index, Fences: w.state.fences, Opened: served.opened})
+		}
+	}
+
+	return list
+}
 
 // Overdue returns an error if a shard has had an undecided tick for longer than age, or has been loading
 // for longer than age. The error names one such shard.
@@ -372,6 +393,7 @@ type Store interface {
 	background.PastStore
 	background.HistoryTrimmer
 	background.TaskExpirer
+	evaluator.Store
 }
 
 // shardFollower reads a shard and follows its changes. See store.Shards for the methods.
@@ -403,8 +425,9 @@ type recordReader interface {
 
 // served is what queries read of a shard that is open.
 type served struct {
-	index *readmodel.Index
-	watch *background.Feed
+	index  *readmodel.Index
+	watch  *background.Feed
+	opened time.Time
 }
 
 // Ask answers a query for the shards that this node owns, apart from those in without. A shard that is being opened is

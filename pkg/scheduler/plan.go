@@ -282,6 +282,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	}
 
 	s.rows.Flush(s.applied)
+	s.rows.Index.NoteCommitted(rev)
 
 	// Mark the plan as settled, and release the commit's memory.
 	p.commit = nil

@@ -47,7 +47,7 @@ func (w *worker) runLoop(ctx context.Context, watch *background.Feed, scan <-cha
 			}
 
 			w.serving.Store(true)
-			w.served.Store(&served{w.state.rows.Index, watch})
+			w.served.Store(&served{w.state.rows.Index, watch, w.e.cfg.Now()})
 			w.requestPast()
 		case r := <-w.reviews:
 			if scanned {

@@ -198,12 +198,12 @@ func (in *Index) visitOne(c *chunk, i, slot int32, w *WatchedRow, visit func(w *
 }
 
 // ChangeWatched calls change with the row of a task with expectations. It returns false if the slot has another task by now, or one
-// without expectations. change must not block, and must not keep the row.
+// without expectations. NoSlot is allowed. change must not block, and must not keep the row.
 func (in *Index) ChangeWatched(slot int32, name string, change func(w *WatchedRow)) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 
-	if int(slot) >= in.used {
+	if slot == NoSlot || int(slot) >= in.used {
 		return false
 	}
 

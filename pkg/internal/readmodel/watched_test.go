@@ -56,6 +56,9 @@ func TestIndex_HoldsExpectations(t *testing.T) {
 				}
 				tasks[slot] = next
 			case known == nil:
+				if x.ChangeWatched(NoSlot, "default/t0", func(*WatchedRow) {}) {
+					t.Fatal("no slot has a task")
+				}
 			case change == "mark":
 				flags := rapid.SampledFrom([]Flags{0, AlertFailures, AlertSuccessWithin | AlertSuccessBy}).Draw(t, "not met")
 				at, waiting := rapid.Uint32().Draw(t, "at"), rapid.Uint8Range(0, maxWaiting).Draw(t, "waiting")

@@ -40,8 +40,9 @@ type PastStore interface {
 
 // WantedPast is a task whose past a PastReader should read.
 type WantedPast struct {
-	Task string // namespace/name
-	UID  string
+	Task      string // namespace/name
+	UID       string
+	IsWatched bool // its alerts depend on it, so it is read before others of the shard
 }
 
 // owns reports whether a run belongs to the task, and not to a former one of that name.
@@ -136,7 +137,16 @@ func (r *PastReader) readShard(ctx context.Context, q PastRequest) {
 		return
 	}
 
-	slices.SortFunc(wanted, func(a, b WantedPast) int { return strings.Compare(a.Task, b.Task) })
+	slices.SortFunc(wanted, func(a, b WantedPast) int {
+		switch {
+		case a.IsWatched && !b.IsWatched:
+			return -1
+		case b.IsWatched && !a.IsWatched:
+			return 1
+		}
+
+		return strings.Compare(a.Task, b.Task)
+	})
 
 	for len(wanted) > 0 {
 		some := wanted[:min(len(wanted), store.HistoriesAtOnce)]

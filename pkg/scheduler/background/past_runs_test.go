@@ -181,7 +181,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 
 		w := &receiver{}
 		for _, name := range []string{"ok", "never", "fails", "again", "dismissed", "forgiven", "none", "long", "idle"} {
-			w.wanted = append(w.wanted, WantedPast{"default/" + name, "uid0"})
+			w.wanted = append(w.wanted, WantedPast{Task: "default/" + name, UID: "uid0"})
 		}
 
 		r := NewPastReader(s, DefaultPastRate, func() bool { return false }, zap.NewNop())
@@ -221,7 +221,7 @@ func TestReader_DisturbsNobodyAndGivesUpNothing(t *testing.T) {
 		for i := range tasks {
 			name := fmt.Sprintf("t%05d", i)
 			s.add(name, "uid0", int64(i+1), task.Succeeded, false)
-			w.wanted = append(w.wanted, WantedPast{"default/" + name, "uid0"})
+			w.wanted = append(w.wanted, WantedPast{Task: "default/" + name, UID: "uid0"})
 		}
 
 		var overdue atomic.Bool
@@ -256,7 +256,7 @@ func TestReader_EndsWhenNobodyWantsTheResult(t *testing.T) {
 		s := newFakePasts()
 		w, next := &receiver{}, &receiver{}
 		for i := range 100 {
-			w.wanted = append(w.wanted, WantedPast{fmt.Sprintf("default/t%05d", i), "uid0"})
+			w.wanted = append(w.wanted, WantedPast{Task: fmt.Sprintf("default/t%05d", i), UID: "uid0"})
 		}
 
 		r := NewPastReader(s, DefaultPastRate, func() bool { w.gone.Store(len(w.parts) == 2); return false }, zap.NewNop())
@@ -268,6 +268,36 @@ func TestReader_EndsWhenNobodyWantsTheResult(t *testing.T) {
 
 		if len(w.parts) > 3 || w.ended || !next.ended {
 			t.Errorf("%d parts; it ended: %t, the next one: %t", len(w.parts), w.ended, next.ended)
+		}
+	})
+}
+
+// Tasks with alerts are read before the others of their shard.
+func TestReader_ReadsWatchedTasksFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &receiver{}
+		for i := range 100 {
+			w.wanted = append(w.wanted, WantedPast{Task: fmt.Sprintf("default/t%05d", i), UID: "uid0", IsWatched: i%3 == 2})
+		}
+
+		request := w.request()
+		var order []bool
+		request.Deliver = func(_ context.Context, some []Past, _ bool) bool {
+			for _, p := range some {
+				order = append(order, p.Want.IsWatched)
+			}
+			return true
+		}
+
+		r := NewPastReader(newFakePasts(), DefaultPastRate, func() bool { return false }, zap.NewNop())
+		go r.Run(t.Context())
+		r.Request(request)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		want := append(slices.Repeat([]bool{true}, 33), slices.Repeat([]bool{false}, 67)...)
+		if !slices.Equal(order, want) {
+			t.Errorf("watched tasks are read as %v", order)
 		}
 	})
 }

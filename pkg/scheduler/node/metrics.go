@@ -89,6 +89,18 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
+// RegisterNotEvaluated registers with r, unless r is nil, the metric of the tasks whose alerts are not evaluated. count returns how
+// many there are.
+func RegisterNotEvaluated(r prometheus.Registerer, count func() int) {
+	if r == nil {
+		return
+	}
+
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_tasks_not_evaluated",
+		Help: "Tasks of the shards of this node whose alerts have not been evaluated for five minutes, or whose records have not told for fifteen minutes whether they should alert."},
+		func() float64 { return float64(count()) }))
+}
+
 // CountOutcomes adds the decided ticks and lost attempts of one commit.
 func (m *Metrics) CountOutcomes(o Outcomes) {
 	for i, n := range [...]int64{o.Run, o.Queued, o.Skipped, o.Missed} {

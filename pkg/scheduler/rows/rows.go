@@ -523,7 +523,7 @@ func (w *Writer) Wanted(tasks *state.Tasks) (list []background.WantedPast) {
 
 		_, isUnexplained := w.unexplained[t]
 		if isUnexplained || !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
-			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID()})
+			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID(), IsWatched: alertsOf(t) != nil})
 		}
 	}
 

@@ -1,0 +1,393 @@
+package evaluator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// batchPause is the pause after a batch of tasks.
+const batchPause = store.EvaluateAtOnce * time.Second / tasksPerSecond
+
+// maxRounds is how often an evaluation may ask for further records. It ends much earlier, because each round reads more than the
+// one before.
+const maxRounds = 64
+
+// evaluateTasks reads tasks in batches, and changes their alerts.
+func (e *Evaluator) evaluateTasks(ctx context.Context, jobs []job) {
+	for batch := range slices.Chunk(jobs, store.EvaluateAtOnce) {
+		// A shard may have been lost or opened again since the visit. Then nothing of it can be written.
+		if e.cfg.MayWrite() != nil {
+			return
+		}
+
+		if err := e.evaluateBatch(ctx, batch); err != nil {
+			e.cfg.Logger.Debug("could not evaluate alerts", zap.Error(err))
+			return
+		}
+
+		if !clock.Sleep(ctx, batchPause) {
+			return
+		}
+	}
+}
+
+// evaluation is the evaluation of one task.
+type evaluation struct {
+	job      job
+	task     *taskAlerts
+	reading  *store.TaskReading
+	freezes  int64 // mod revision of the record of freezes
+	evidence alert.Evidence
+	keys     []string // of the records of the history
+
+	verdicts [kinds]alert.Verdict
+	changes  [kinds]*alert.Change
+	failed   [kinds]bool // the change was not written
+}
+
+// evaluateBatch evaluates some tasks, at most store.EvaluateAtOnce.
+func (e *Evaluator) evaluateBatch(ctx context.Context, jobs []job) error {
+	refs := make([]record.Ref, len(jobs))
+	for i, j := range jobs {
+		namespace, name, _ := strings.Cut(j.name, "/")
+		refs[i] = record.Ref{Namespace: namespace, Name: name, Shard: j.shard.ID}
+	}
+
+	reading, err := e.cfg.Store.ReadToEvaluate(ctx, refs)
+	if err != nil {
+		return err
+	}
+
+	list := make([]*evaluation, len(jobs))
+	for i := range jobs {
+		list[i] = newEvaluation(jobs[i], &reading, &reading.Tasks[i])
+	}
+
+	if err := e.judge(ctx, list); err != nil {
+		return err
+	}
+
+	e.write(ctx, list)
+
+	now := e.cfg.Now()
+	for _, v := range list {
+		v.apply(now)
+	}
+
+	return nil
+}
+
+// newEvaluation returns the evaluation of a task that was read.
+func newEvaluation(j job, all *store.AlertReading, r *store.TaskReading) *evaluation {
+	v := &evaluation{job: j, task: j.shard.taskNamed(j.name), reading: r, freezes: all.Freezes.Mod}
+
+	// What was read replaces what was known.
+	v.task.records = [kinds]*task.Alert{}
+	for i := range r.Alerts {
+		if at := kindIndex(r.Alerts[i].Kind); at >= 0 {
+			v.task.records[at] = &r.Alerts[i]
+		}
+	}
+
+	v.evidence = alert.Evidence{
+		Namespace: r.Ref.Namespace, Task: r.Ref.Name, Revision: all.Revision, Entry: r.Entry, Unreadable: r.Unreadable,
+		Freezes: &all.Freezes.Freezes, Opened: j.shard.Opened,
+	}
+
+	uid := ""
+	if r.Entry != nil {
+		uid = r.Entry.UID
+	}
+
+	// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
+	slices.SortFunc(r.History, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+	for _, ev := range r.History {
+		if uid != "" && task.RunBelongs(ev.Run, uid) {
+			v.evidence.Records = append(v.evidence.Records, alert.Record{ID: ev.Run, Create: ev.Create, Mod: ev.Mod})
+			v.keys = append(v.keys, ev.Key)
+		}
+	}
+
+	for _, ev := range r.Dead {
+		if uid != "" && task.RunBelongs(ev.Run, uid) {
+			v.evidence.Dead = append(v.evidence.Dead, alert.Dead{Run: ev.Run, Create: ev.Create, Mod: ev.Mod})
+		}
+	}
+
+	return v
+}
+
+// judge evaluates tasks, and reads as much of them as that takes.
+func (e *Evaluator) judge(ctx context.Context, list []*evaluation) error {
+	now := e.cfg.Now()
+
+	for range maxRounds {
+		var wanted []wantedRecord
+		isDone := true
+
+		for _, v := range list {
+			needs := v.evaluate(now)
+			isDone = isDone && !needs.Any()
+
+			if err := e.readFacts(ctx, v, needs); err != nil {
+				return err
+			}
+
+			slices.Sort(needs.Records)
+			for _, i := range slices.Compact(needs.Records) {
+				wanted = append(wanted, wantedRecord{v, i})
+			}
+		}
+
+		if isDone {
+			break
+		}
+
+		if err := e.readRecords(ctx, list[0].evidence.Revision, wanted); err != nil {
+			return err
+		}
+	}
+
+	for _, v := range list {
+		v.decide(now)
+	}
+
+	return nil
+}
+
+// evaluate evaluates the expectations of the task with what has been read, and returns what else is needed.
+func (v *evaluation) evaluate(now time.Time) (needs alert.Needs) {
+	for i, kind := range alert.Kinds {
+		verdict, more := alert.Evaluate(&v.evidence, kind, v.task.records[i], now)
+		if more.Any() {
+			verdict = alert.Verdict{}
+		}
+
+		v.verdicts[i] = verdict
+		needs.Add(more)
+	}
+
+	return needs
+}
+
+// wantedRecord is a record in the history of a task whose value is needed.
+type wantedRecord struct {
+	of    *evaluation
+	index int
+}
+
+// readRecords reads records at a revision.
+func (e *Evaluator) readRecords(ctx context.Context, rev int64, wanted []wantedRecord) error {
+	keys := make([]string, len(wanted))
+	for i, r := range wanted {
+		keys[i] = r.of.keys[r.index]
+	}
+
+	events, err := e.cfg.Store.RecordsAt(ctx, keys, rev)
+	if err != nil {
+		return err
+	}
+
+	byKey := make(map[string]*store.ShardEvent, len(events))
+	for i := range events {
+		byKey[events[i].Key] = &events[i]
+	}
+
+	for i, r := range wanted {
+		found := &r.of.evidence.Records[r.index]
+		found.IsRead = true
+
+		// A record that cannot be read says nothing.
+		if ev := byKey[keys[i]]; ev != nil && !ev.Deleted {
+			if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil {
+				found.Run = &run
+			}
+		}
+	}
+
+	// Long histories must not take more of etcd than many short ones.
+	if pages := len(keys) / 100; pages > 0 && !clock.Sleep(ctx, time.Duration(pages)*batchPause) {
+		return ctx.Err()
+	}
+
+	return nil
+}
+
+// readFacts reads what is needed of a task besides its history.
+func (e *Evaluator) readFacts(ctx context.Context, v *evaluation, needs alert.Needs) error {
+	if !needs.Spec && !needs.Ledger && !needs.Deleted {
+		return nil
+	}
+
+	facts := store.AlertFacts{WantSpec: needs.Spec, WantLedger: needs.Ledger, WantTombstone: needs.Deleted}
+	if err := e.cfg.Store.AlertFactsAt(ctx, v.reading.Ref, v.evidence.Revision, &facts); err != nil {
+		return err
+	}
+
+	if needs.Spec {
+		v.evidence.Spec = &alert.SpecFacts{UpdatedAt: facts.UpdatedAt, UpdatedBy: facts.UpdatedBy}
+	}
+	if needs.Ledger {
+		v.evidence.Ledger = alert.NewLedgerFacts(v.evidence.Entry.UID, facts.Ledger)
+	}
+	if needs.Deleted {
+		v.evidence.Deleted = &alert.DeletedFacts{By: facts.DeletedBy}
+	}
+
+	return nil
+}
+
+// decide decides what to write.
+func (v *evaluation) decide(now time.Time) {
+	v.evidence.Idle = v.isIdle()
+
+	for i, kind := range alert.Kinds {
+		v.changes[i] = alert.Decide(&v.evidence, kind, v.task.records[i], v.verdicts[i], now)
+		v.task.counted &^= readmodel.AlertFlag(kind)
+
+		c := v.changes[i]
+		if c == nil || !c.Opens {
+			continue
+		}
+
+		if s := v.job.shard; s.hasRoom(c.Alert.Namespace, c.Alert.Notify) {
+			s.addOpen(c.Alert.Namespace, c.Alert.Notify)
+		} else {
+			v.changes[i] = nil
+			v.task.counted |= readmodel.AlertFlag(kind)
+			v.task.receivers = c.Alert.Notify
+		}
+	}
+}
+
+// isIdle reports whether no run of the task was active or waiting at the revision of the evidence. Runs that wait are in the
+// queue. Only a commit of the owner makes a run active, so the row tells about these if it contains all commits up to that revision.
+func (v *evaluation) isIdle() bool {
+	index := v.job.shard.Index
+	if v.reading.HasQueued || v.job.slot == readmodel.NoSlot || !index.HasCommitted(v.reading.Watermark) {
+		return false
+	}
+
+	isIdle := false
+	index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) { isIdle = w.Row.Active == 0 && w.Row.Waiting == 0 })
+
+	return isIdle
+}
+
+// write writes the changes of alerts.
+func (e *Evaluator) write(ctx context.Context, list []*evaluation) {
+	var wg sync.WaitGroup
+	places := make(chan struct{}, writesAtOnce)
+
+	for _, v := range list {
+		for i, c := range v.changes {
+			if c == nil {
+				continue
+			}
+
+			places <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-places }()
+				e.writeChange(ctx, v, i)
+			})
+		}
+	}
+
+	wg.Wait()
+}
+
+// writeChange writes one change. The goroutines of a batch change different elements.
+func (e *Evaluator) writeChange(ctx context.Context, v *evaluation, i int) {
+	c, s := v.changes[i], v.job.shard
+	w := store.AlertWrite{Shard: s.ID, Alert: c.Alert, Revision: v.evidence.Revision, Freezes: v.freezes, EntryMod: v.reading.EntryMod}
+	if c.Dead != nil {
+		w.Dead = &store.AlertDead{Run: c.Dead.Run, Mod: c.Dead.Mod}
+	}
+
+	mod, err := e.cfg.Store.PutAlert(ctx, s.Fences, &w)
+	if err != nil {
+		// Something has changed since the reading, or etcd refuses writes. The next visit finds the difference again.
+		v.failed[i] = true
+		if !errors.Is(err, task.ErrConflict) {
+			e.cfg.Logger.Debug("could not write an alert", zap.String("task", v.job.name), zap.Error(err))
+		}
+
+		return
+	}
+
+	c.Alert.Mod = mod
+	if c.Alert.ID == 0 {
+		c.Alert.ID = mod
+	}
+	v.task.records[i] = &c.Alert
+}
+
+// apply notes the result of an evaluation in the row of the task, and when to read it again.
+func (v *evaluation) apply(now time.Time) {
+	t, s := v.task, v.job.shard
+	hasFailed, isUnknown := false, false
+	next := time.Time{}
+
+	for i, verdict := range v.verdicts {
+		hasFailed = hasFailed || v.failed[i]
+		isUnknown = isUnknown || verdict.State == alert.Unknown
+		if !verdict.Next.IsZero() && (next.IsZero() || verdict.Next.Before(next)) {
+			next = verdict.Next
+		}
+	}
+
+	t.readAt, t.alerts, t.lastSuccess = now, v.job.alerts, v.job.lastSuccess
+	rests := true
+
+	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
+		w.NotMet = t.notMet()
+
+		// A change of the task since the visit has cleared JudgeAt.
+		if isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule; isSame && !hasFailed && !isUnknown {
+			w.JudgeAt = seconds(next)
+		}
+
+		switch {
+		case hasFailed:
+		case isUnknown:
+			w.Unknown, w.JudgeAt = true, 0
+		default:
+			w.Waiting, w.Unknown = 0, false
+		}
+
+		look := (&eye{now: now, opened: s.Opened, first: map[deadlineKey]uint32{}}).look(w, t.lastSuccess)
+		rests = look == differs
+	})
+
+	// The row of a task that was found by its alert gets its flags by the next visit, if it has one.
+	if !isWatched && t.notMet() != 0 {
+		s.adopts = true
+	}
+
+	t.readAgain = time.Time{}
+	switch {
+	case hasFailed, !rests:
+	case isUnknown:
+		t.readAgain = now.Add(unknownPause)
+	default:
+		t.readAgain = now.Add(readPause)
+	}
+
+	if len(s.tasks) > maxResting && t.records == [kinds]*task.Alert{} && t.counted == 0 {
+		delete(s.tasks, t.name)
+	}
+}

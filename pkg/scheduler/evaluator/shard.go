@@ -1,0 +1,359 @@
+package evaluator
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	// maxOpen is how many alerts of a namespace for one receiver a shard has open. If there are as many, further ones are
+	// counted, until fewer than enoughRoom are open.
+	maxOpen    = 50
+	enoughRoom = 25
+	// maxClosed is how many closed ones it keeps.
+	maxClosed = 50
+
+	// refreshEvery is how often a task with an alert is read although nothing shows that it has changed.
+	refreshEvery = 15 * time.Minute
+	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell.
+	readPause    = 15 * time.Second
+	unknownPause = time.Minute
+	// maxResting is how many tasks are remembered that need not be read yet.
+	maxResting = 10_000
+	// maxQueue is how many tasks the queue of one visit has. The next visit finds the others.
+	maxQueue = 10 * tasksPerVisit
+)
+
+// kinds is the number of expectations of a task.
+const kinds = len(alert.Kinds)
+
+// shardAlerts is what an Evaluator knows of the alerts of a shard.
+type shardAlerts struct {
+	Shard
+
+	isLoaded bool
+	// adopts is set if a visit must find the rows of the tasks with open alerts: their flags are not set yet.
+	adopts bool
+
+	visits   int64 // the number of visits
+	applied  int64 // the revision of the index at the last one
+	lastTime time.Time
+	lastAged time.Time // when WatchedRow.Waiting has last grown
+
+	tasks map[string]*taskAlerts // by namespace/name: those with alerts, those that are counted, and those that rest
+	open  map[room]int           // the number of open alerts
+	full  map[room]bool          // the rooms that were full and do not have enough room again
+	more  map[room]*task.Alert   // records of counted alerts
+	wrote map[room]time.Time     // when they were written
+
+	notEvaluated int // tasks, at the last visit
+}
+
+// room is where the alerts of a namespace for one receiver have their place. The receiver is "" for alerts without receivers.
+type room struct{ namespace, receiver string }
+
+// taskAlerts is what an Evaluator knows of one task.
+type taskAlerts struct {
+	name    string
+	records [kinds]*task.Alert // nil: there is none
+	// counted has the flags of the expectations that are not met and have no open record, because there was no room.
+	counted   readmodel.Flags
+	receivers []string // of what is counted
+
+	alerts      *task.Alerts // what was expected when the task was read last
+	lastSuccess uint32       // of the row at that time
+	readAt      time.Time    // zero: never
+	readAgain   time.Time    // the task is not read before
+	seen        int64        // the last visit that found its row
+}
+
+// newShardAlerts returns the state of a shard that was just opened.
+func newShardAlerts(s Shard) *shardAlerts {
+	return &shardAlerts{
+		Shard: s, tasks: map[string]*taskAlerts{},
+		open: map[room]int{}, full: map[room]bool{}, more: map[room]*task.Alert{}, wrote: map[room]time.Time{},
+	}
+}
+
+// load takes the alerts of the shard, in place of those that were known.
+func (s *shardAlerts) load(alerts []task.Alert) {
+	s.isLoaded, s.adopts = true, true
+	for _, t := range s.tasks {
+		t.records = [kinds]*task.Alert{}
+	}
+	clear(s.more)
+
+	for i := range alerts {
+		a := &alerts[i]
+		if a.Kind == task.AlertMore {
+			s.more[room{a.Namespace, a.Receiver}] = a
+			continue
+		}
+
+		if at := kindIndex(a.Kind); at >= 0 {
+			s.taskNamed(a.Namespace + "/" + a.Task).records[at] = a
+		}
+	}
+}
+
+// kindIndex returns the index of an expectation in alert.Kinds, or -1.
+func kindIndex(kind task.AlertKind) int { return slices.Index(alert.Kinds[:], kind) }
+
+// taskNamed returns the task with a name, and adds it if it is not known.
+func (s *shardAlerts) taskNamed(name string) *taskAlerts {
+	t := s.tasks[name]
+	if t == nil {
+		name = strings.Clone(name) // that of a row shares the memory of its task
+		t = &taskAlerts{name: name}
+		s.tasks[name] = t
+	}
+
+	return t
+}
+
+// notMet returns the flags of the expectations that are not met, as far as is known.
+func (t *taskAlerts) notMet() readmodel.Flags {
+	flags := t.counted
+	for i, a := range t.records {
+		if a != nil && a.IsOpen() {
+			flags |= readmodel.AlertFlag(alert.Kinds[i])
+		}
+	}
+
+	return flags
+}
+
+// isIdle reports whether there is nothing to remember of the task.
+func (t *taskAlerts) isIdle(now time.Time) bool {
+	return t.records == [kinds]*task.Alert{} && t.counted == 0 && !now.Before(t.readAgain)
+}
+
+// isWaiting reports whether the task is waiting for its next reading.
+func (t *taskAlerts) isWaiting(now time.Time) bool { return t != nil && now.Before(t.readAgain) }
+
+// needsRefresh reports whether a task with alerts must be read although its row does not say so: its receivers or labels have
+// changed, it has not been read for long, or there is room for what is counted.
+func (s *shardAlerts) needsRefresh(t *taskAlerts, w *readmodel.WatchedRow, now time.Time) bool {
+	if t.alerts != w.Alerts || now.Sub(t.readAt) >= refreshEvery {
+		return true
+	}
+
+	for _, a := range t.records {
+		if a != nil && a.IsOpen() && !maps.Equal(a.Labels, w.Row.Labels) {
+			return true
+		}
+	}
+
+	return t.counted != 0 && s.hasRoom(t.namespace(), t.receivers)
+}
+
+// namespace returns the namespace of the task.
+func (t *taskAlerts) namespace() string {
+	namespace, _, _ := strings.Cut(t.name, "/")
+	return namespace
+}
+
+// visit compares the rows of the shard with its alerts, and adds the tasks to read to a queue.
+func (s *shardAlerts) visit(now time.Time, line *queue) {
+	if s.Index.Watched() == 0 && len(s.tasks) == 0 {
+		s.notEvaluated = 0
+		return
+	}
+
+	applied := s.Index.Applied()
+	if applied == s.applied && now.Sub(s.lastTime) < visitIdleEvery && !now.Before(s.lastTime) {
+		return
+	}
+
+	s.visits++
+	s.applied, s.lastTime = applied, now
+
+	ages := now.Sub(s.lastAged) >= time.Minute || now.Before(s.lastAged)
+	if ages {
+		s.lastAged = now
+	}
+
+	s.updateRooms()
+	s.notEvaluated = 0
+	v := eye{now: now, opened: s.Opened, first: map[deadlineKey]uint32{}}
+	s.Index.EachWatched(func(w *readmodel.WatchedRow) { s.visitRow(&v, w, ages, line) })
+	s.adopts = false
+
+	// Alerts whose tasks are gone, or are not watched any more.
+	for _, t := range s.tasks {
+		if t.seen != s.visits && t.notMet() != 0 && !t.isWaiting(now) {
+			line.add(job{shard: s, name: t.name, slot: readmodel.NoSlot})
+		}
+		if t.isIdle(now) {
+			delete(s.tasks, t.name)
+		}
+	}
+}
+
+// visitRow compares one row with its alerts.
+func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line *queue) {
+	var t *taskAlerts
+	if w.NotMet != 0 || s.adopts || len(s.tasks) > 0 && w.Row.Flags.Has(readmodel.Failing) {
+		t = s.tasks[w.Row.Name]
+	}
+
+	if s.adopts && t != nil {
+		w.NotMet = t.notMet()
+	}
+
+	lastSuccess := uint32(0)
+	if t != nil {
+		lastSuccess = t.lastSuccess
+	}
+	look := v.look(w, lastSuccess)
+
+	if w.NotMet != 0 {
+		if t != nil {
+			t.seen = s.visits
+		}
+		if look == agrees && (t == nil || s.needsRefresh(t, w, v.now)) {
+			look = differs
+		}
+	}
+
+	switch {
+	case look == agrees:
+		w.Waiting, w.Unknown = 0, false
+	case ages && w.Waiting < 127:
+		w.Waiting++
+	}
+
+	if w.Waiting >= maxUnknownMinutes || w.Waiting >= maxUnreadMinutes && !w.Unknown {
+		s.notEvaluated++
+	}
+
+	if look == differs {
+		if t == nil {
+			t = s.tasks[w.Row.Name]
+		}
+		if t != nil {
+			t.seen = s.visits
+		}
+
+		if !t.isWaiting(v.now) {
+			line.add(job{
+				shard: s, name: w.Row.Name, slot: w.Slot, isFailing: w.Row.Flags.Has(readmodel.Failing),
+				alerts: w.Alerts, schedule: w.Row.Schedule, lastSuccess: w.Row.LastSuccess,
+			})
+		}
+	}
+}
+
+// updateRooms counts the open alerts of each room, and notes which rooms are full and which have enough room again.
+func (s *shardAlerts) updateRooms() {
+	clear(s.open)
+	for _, t := range s.tasks {
+		for _, a := range t.records {
+			if a != nil && a.IsOpen() {
+				s.addOpen(a.Namespace, a.Notify)
+			}
+		}
+	}
+
+	for r := range s.full {
+		if s.open[r] < enoughRoom {
+			delete(s.full, r)
+		}
+	}
+}
+
+// addOpen counts an alert that opens.
+func (s *shardAlerts) addOpen(namespace string, receivers []string) {
+	for _, r := range roomsOf(namespace, receivers) {
+		if s.open[r]++; s.open[r] >= maxOpen {
+			s.full[r] = true
+		}
+	}
+}
+
+// hasRoom reports whether an alert of a namespace with these receivers can be opened: one of the receivers has room.
+func (s *shardAlerts) hasRoom(namespace string, receivers []string) bool {
+	return slices.ContainsFunc(roomsOf(namespace, receivers), func(r room) bool { return !s.full[r] })
+}
+
+// roomsOf returns the rooms in which an alert has a place.
+func roomsOf(namespace string, receivers []string) []room {
+	if len(receivers) == 0 {
+		return []room{{namespace: namespace}}
+	}
+
+	rooms := make([]room, len(receivers))
+	for i, receiver := range receivers {
+		rooms[i] = room{namespace, receiver}
+	}
+
+	return rooms
+}
+
+// job is a task to read.
+type job struct {
+	shard     *shardAlerts
+	name      string // namespace/name; may share the memory of a row
+	slot      int32  // readmodel.NoSlot: its row is not known
+	isFailing bool
+
+	// What its row had.
+	alerts      *task.Alerts
+	schedule    *schedule.Schedule
+	lastSuccess uint32
+}
+
+// queue holds the tasks to read of one visit.
+type queue struct {
+	urgent, others map[string][]job // by namespace: tasks whose runs have failed, and all others
+	size           int
+}
+
+// add adds a task, unless there are many.
+func (q *queue) add(j job) {
+	if q.size == maxQueue {
+		return
+	}
+
+	if q.urgent == nil {
+		q.urgent, q.others = map[string][]job{}, map[string][]job{}
+	}
+
+	list := q.others
+	if j.isFailing {
+		list = q.urgent
+	}
+
+	namespace, _, _ := strings.Cut(j.name, "/")
+	if len(list[namespace]) < tasksPerVisit {
+		list[namespace] = append(list[namespace], j)
+		q.size++
+	}
+}
+
+// inTurn returns the first tasks, at most limit: those whose runs have failed first, and the namespaces in turn.
+func (q *queue) inTurn(limit int) (jobs []job) {
+	for _, byNamespace := range []map[string][]job{q.urgent, q.others} {
+		lists := slices.SortedFunc(maps.Values(byNamespace), func(a, b []job) int { return cmp.Compare(a[0].name, b[0].name) })
+
+		for n := 0; len(lists) > 0; n++ {
+			lists = slices.DeleteFunc(lists, func(list []job) bool { return n >= len(list) })
+			for _, list := range lists {
+				if len(jobs) == limit {
+					return jobs
+				}
+				jobs = append(jobs, list[n])
+			}
+		}
+	}
+
+	return jobs
+}
