@@ -1,0 +1,103 @@
+package alert
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ReceiverFacts is what decides what a receiver knows, and whether it gets messages.
+type ReceiverFacts struct {
+	Name   string           // NAMESPACE/NAME
+	Entry  *task.Entry      // nil: there is no such task
+	Sent   *task.AlertsSent // nil: nothing was sent to it
+	Freeze *task.Freeze     // the freeze of its namespace, or of the cluster; nil: none
+}
+
+// Block returns why the receiver gets no messages about alerts of a namespace; nil: it gets them. An alert about the cluster has no
+// namespace, and every receiver takes it.
+func (f *ReceiverFacts) Block(namespace string, now time.Time) *task.AlertBlock {
+	e := f.Entry
+	if e == nil || e.Receiver == nil {
+		return &task.AlertBlock{Why: task.BlockMissing}
+	}
+
+	own, _, _ := strings.Cut(f.Name, "/")
+	if namespace != "" && namespace != own && !slices.Contains(e.Receiver.From, namespace) {
+		return &task.AlertBlock{Why: task.BlockForbidden}
+	}
+
+	if p := e.Pause(); e.Paused && (p == nil || !p.Over(now)) {
+		b := &task.AlertBlock{Why: task.BlockPaused}
+		if p != nil {
+			b.By, b.Since, b.Until, b.Reason = p.By, p.Since, p.Until, p.Reason
+		}
+
+		return b
+	}
+
+	if z := f.Freeze; z != nil {
+		return &task.AlertBlock{Why: task.BlockFrozen, By: z.By, Since: z.Since, Reason: z.Reason}
+	}
+
+	return nil
+}
+
+// Status returns what the receiver knows of an alert, and whether it gets messages. key is the alert's Key.Short.
+func (f *ReceiverFacts) Status(a *task.Alert, key uint64, now time.Time) task.AlertReceiver {
+	r := task.AlertReceiver{Receiver: f.Name, Blocked: f.Block(a.Namespace, now)}
+
+	// What was sent to a task that was deleted since is not known to the one that has its name now.
+	s := f.Sent
+	if s == nil || f.Entry == nil || s.UID != f.Entry.UID {
+		s = &task.AlertsSent{}
+	}
+
+	contains := func(m *task.AlertMessage) bool {
+		if a.IsOpen() {
+			return slices.Contains(m.Opened, key)
+		}
+		return slices.Contains(m.Closed, key)
+	}
+	// mention names the newest message about the alert that ended in one way, if it is still on record.
+	mention := func(failed bool) {
+		for i := range s.Past {
+			if m := &s.Past[i]; m.Failed == failed && contains(m) {
+				r.Run, r.At = firstRun(m), m.At
+				return
+			}
+		}
+	}
+
+	_, uncertain := slices.BinarySearch(s.Uncertain, key)
+	_, delivered := slices.BinarySearch(s.Delivered, key)
+	delivered = delivered || s.Horizon > 0 && a.ID <= s.Horizon
+
+	switch {
+	case s.Sending != nil && contains(s.Sending):
+		r.State, r.Run, r.At = task.ReceiverSending, firstRun(s.Sending), s.Sending.At
+	case uncertain:
+		r.State = task.ReceiverFailed
+		mention(true)
+	case a.IsOpen() && delivered:
+		r.State = task.ReceiverNotified
+		mention(false)
+	case a.IsOpen() || delivered: // of a closed alert: the receiver still takes it for open
+		r.State = task.ReceiverWaiting
+	default:
+		r.State = task.ReceiverSettled
+		mention(false)
+	}
+
+	return r
+}
+
+// firstRun returns the run of a message.
+func firstRun(m *task.AlertMessage) string {
+	if len(m.Runs) == 0 {
+		return ""
+	}
+	return m.Runs[0]
+}
