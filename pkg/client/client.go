@@ -69,6 +69,7 @@ type Client struct {
 	Audit   *AuditService
 	Board   *BoardService
 	Load    *LoadService
+	Alerts  *AlertsService
 
 	Access     *AccessService
 	Roles      *RolesService
@@ -108,6 +109,7 @@ func New(cfg Config) (*Client, error) {
 		Audit:   &AuditService{conn},
 		Board:   &BoardService{conn},
 		Load:    &LoadService{conn},
+		Alerts:  &AlertsService{conn},
 
 		Access:     &AccessService{conn},
 		Roles:      &RolesService{conn},

@@ -98,7 +98,7 @@ const (
 
 // Alert is open while an expectation of a task is not met. A closed alert is kept for two hours, in which it can open again.
 type Alert struct {
-	ID        int64     `json:"id,omitempty" record:"-" doc:"Identifies the alert in commands. It changes only if the record is created anew."`
+	ID        int64     `json:"id,omitempty" record:"-" doc:"The create revision of the record, which other alerts may share. Answers of the API do not contain it."`
 	Namespace string    `json:"namespace,omitempty" record:"-"`
 	Task      string    `json:"task,omitempty" record:"-"`
 	Kind      AlertKind `json:"kind,omitempty" record:"-"`

@@ -3,6 +3,7 @@ package task
 // AlertStatus is an alert as people see it: how severe it is, whether it is silenced, and who was notified.
 type AlertStatus struct {
 	Alert
+	Name      string          `json:"name" doc:"The name of the alert in its namespace, as commands take it: TASK:KIND, or cluster:CODE."`
 	Severity  string          `json:"severity" doc:"The label severity of the task if it is critical, error, warning or info; otherwise error."`
 	Silence   *AlertSilence   `json:"silence,omitempty" doc:"The silence that holds back messages about the alert; of several, the one that lasts longest."`
 	Receivers []AlertReceiver `json:"receivers" doc:"What each receiver knows of the alert."`

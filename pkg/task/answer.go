@@ -105,6 +105,7 @@ type Answer struct {
 	Owner   *Ownership      `json:"owner,omitempty" doc:"The owner of the shard of the task at that time."`
 	Deleted *Deletion       `json:"deleted,omitempty" doc:"The user who deleted the task."`
 	Lines   []EvidenceLine  `json:"evidence" doc:"The same as text."`
+	Alerts  []AlertStatus   `json:"alerts,omitempty" doc:"The open alerts of the task, if the question names no time."`
 	Unknown []string        `json:"not_on_record" doc:"Information that matters but is no longer on record."`
 
 	Stretches []Stretch         `json:"stretches,omitempty" doc:"For a range: its ticks in order. Successive ticks with the same verdict and reason are one item."`

@@ -48,6 +48,9 @@ get-secret            yh     yh       yh     yh       yy      hh            yy  
 get-namespace-freeze  yh     yh       yh     yh       yy      hh            yy    hh
 get-namespace         yh     yh       yh     yh       yy      hh            yy    hh
 list-events           yh     yh       yh     yh       yy      hh            yy    hh
+list-alerts           yh     yh       yh     yh       yy      hh            yy    hh
+task-alerts           yh     yh       yh     yh       yy      hh            yy    hh
+list-silences         yh     yh       yh     yh       yy      hh            yy    hh
 
 create-task           fh     fh       yh     yh       ff      hh            yy    hh
 apply-task            fh     fh       yh     yh       ff      hh            yy    hh
@@ -63,6 +66,9 @@ pause-run             fh     yh       yh     yh       ff      hh            yy  
 resume-run            fh     yh       yh     yh       ff      hh            yy    hh
 retry-run             fh     yh       yh     yh       ff      hh            yy    hh
 dismiss-run           fh     yh       yh     yh       ff      hh            yy    hh
+acknowledge-alert     fh     yh       yh     yh       ff      hh            yy    hh
+create-silence        fh     yh       yh     yh       ff      hh            yy    hh
+end-silence           fh     yh       yh     yh       ff      hh            yy    hh
 freeze-namespace      fh     yh       yh     yh       ff      hh            yy    hh
 unfreeze-namespace    fh     yh       yh     yh       ff      hh            yy    hh
 set-secret            fh     fh       yh     yh       ff      hh            yy    hh
@@ -110,6 +116,7 @@ set-cluster           f      f        f      f        f       f             y   
 set-format            f      f        f      f        f       f             y     f
 freeze                f      f        f      f        f       f             y     f
 unfreeze              f      f        f      f        f       f             y     f
+acknowledge-cluster-alert f  f        f      f        f       f             y     f
 add-member            f      f        f      f        f       f             y     f
 remove-member         f      f        f      f        f       f             y     f
 recover-cluster       f      f        f      f        f       f             y     f
@@ -119,6 +126,8 @@ repair                f      f        f      f        f       f             y   
 list-all-tasks        o      o        o      o        a       n             a     n
 list-all-runs         o      o        o      o        a       n             a     n
 list-all-secrets      o      o        o      o        a       n             a     n
+list-all-alerts       o      o        o      o        a       n             a     n
+list-all-silences     o      o        o      o        a       n             a     n
 get-load              o      o        o      o        a       n             a     n
 list-all-coming       o      o        o      o        a       n             a     n
 list-all-events       o      o        o      o        a       n             a     f
@@ -217,6 +226,19 @@ func (w *matrixWorld) deadRun(c *matrixCell) {
 	w.dead(ref(c.ns, c.name), c.uid, 1)
 }
 
+func (w *matrixWorld) openAlert(c *matrixCell) {
+	w.task(c)
+	w.alertOf(c.ns, c.name, task.AlertFailures)
+}
+
+// silence is a silence of a task.
+func (w *matrixWorld) silence(c *matrixCell) {
+	w.task(c)
+	s, err := w.Alerts.Silence(w.t.Context(), c.ns, client.SilenceRequest{Glob: c.name, For: task.Duration(time.Hour), Reason: c.name}, false)
+	must(w.t, err)
+	c.id = s.ID
+}
+
 func (w *matrixWorld) secretOf(c *matrixCell) {
 	_, err := w.Secrets.Set(w.t.Context(), c.ns, c.name, client.SecretRequest{Values: map[string]string{"a": "b"}})
 	must(w.t, err)
@@ -258,6 +280,12 @@ func (w *matrixWorld) operations() map[string]operation {
 		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-ledger": {before: w.task}, "task-keys": {before: w.task},
 		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "get-run-logs": {before: w.endedRun},
 		"get-secret": {before: w.secretOf}, "list-events": {query: "after=" + w.began, before: w.task},
+
+		"list-alerts": {}, "task-alerts": {before: w.openAlert}, "list-silences": {}, "acknowledge-alert": {before: w.openAlert},
+		"create-silence": {body: `{"glob":"NAME","for":"1h","reason":"NAME"}`, before: w.task}, "end-silence": {before: w.silence},
+		"acknowledge-cluster-alert": {before: func(*matrixCell) {
+			w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"})
+		}},
 
 		"create-task": {body: aTask}, "apply-task": {body: aTask}, "apply-tasks": {body: aTask + "\n", kind: "application/x-ndjson", once: true},
 		"update-task":   {body: `{"timeout":"3m"}`, kind: "application/merge-patch+json", before: w.task},
@@ -304,7 +332,7 @@ func (w *matrixWorld) operations() map[string]operation {
 		"add-member": {body: `{"name":"x","peer_urls":["http://127.0.0.1:1"]}`, own: []int{409, 422, 503}}, "remove-member": {own: []int{404, 409, 503}},
 		"recover-cluster": {own: []int{409}}, "audit": {query: "pause=1"}, "repair": {body: `{"findings":[{"kind":"orphan_history","key":"/x"}]}`, own: []int{422}},
 
-		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
+		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-alerts": {}, "list-all-silences": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
 		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "cancel-attempt": {query: "run=default%2Fa%2Fr&token=1"}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
 		"get-metrics": {}, "get-openapi-json": {}, "get-openapi-yaml": {},
@@ -359,7 +387,7 @@ func TestAccess_EachRoleMayDoWhatTheMatrixSays(t *testing.T) {
 	seen := map[string]bool{}
 	cells := 0
 
-	for _, line := range slices.Concat(lines[len(lines)-22:], lines[1:len(lines)-22]) { // lists first, while the world is small
+	for _, line := range slices.Concat(lines[len(lines)-24:], lines[1:len(lines)-24]) { // lists first, while the world is small
 		fields := strings.Fields(line)
 		if len(fields) == 0 {
 			continue
@@ -406,7 +434,10 @@ func (w *matrixWorld) markers() {
 		w.endedRun(c)
 		w.secretOf(c)
 		w.binding(c)
-		_, err := w.Namespaces.Put(w.t.Context(), task.Namespace{Name: ns, Description: name, RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}}, client.Writing{})
+		w.alertOf(ns, name, task.AlertFailures)
+		_, err := w.Alerts.Silence(w.t.Context(), ns, client.SilenceRequest{Glob: name, For: task.Duration(24 * time.Hour), Reason: name}, false)
+		must(w.t, err)
+		_, err = w.Namespaces.Put(w.t.Context(), task.Namespace{Name: ns, Description: name, RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}}, client.Writing{})
 		must(w.t, err)
 		_, err = w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Reason: name, Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{ns}}})
 		must(w.t, err)
@@ -424,7 +455,7 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 	}
 
 	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.bindingName(operation), "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
-		"{node}", "node-a", "{member}", "7", "NS", c.ns, "NAME", c.name)
+		"{node}", "node-a", "{member}", "7", "{kind}", "failures", "{code}", "not_evaluated", "{silence}", c.id, "NS", c.ns, "NAME", c.name)
 	if operation == "get-role" {
 		named = strings.NewReplacer("{role}", "viewer")
 	}
@@ -527,7 +558,7 @@ func TestAccess_AnswersDoNotTellWhatIsHidden(t *testing.T) {
 
 				answers := map[string]string{}
 				for what, c := range map[string]*matrixCell{"what is there": there, "an absent namespace": &ghost, "an absent object": &absent} {
-					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.bindingName(id), "{token}", c.id, "NS", c.ns, "NAME", c.name)
+					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.bindingName(id), "{token}", c.id, "{kind}", "failures", "{silence}", c.id, "NS", c.ns, "NAME", c.name)
 					q := request{method: route[0], path: named.Replace(route[1]), body: named.Replace(op.body), header: map[string]string{"Authorization": "Bearer " + w.tokens[role]}}
 					if query := strings.Trim(op.query+"&"+dry, "&"); query != "" {
 						q.path += "?" + query

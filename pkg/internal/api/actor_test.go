@@ -60,7 +60,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		return st.Task.UID
 	}
 
-	var triggered, tina string
+	var triggered, tina, silence string
 	isActive := func() { w.active("node-b", "a", id(1, uid())) }
 	isDead := func() {
 		run := w.dead(ref("default", "a"), uid(), 2)
@@ -94,6 +94,15 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "resume-run", method: "POST", path: runs + id(1, "") + "/resume"},
 		{id: "retry-run", method: "POST", path: runs + id(2, "") + "/retry", before: isDead},
 		{id: "dismiss-run", method: "POST", path: runs + id(2, "") + "/dismiss", before: isDead, deletes: true, records: 2}, // marks it, and then deletes it
+
+		{id: "acknowledge-alert", method: "POST", path: tasks + "/a/alerts/failures/acknowledge", before: func() { w.alertOf("default", "a", task.AlertFailures) }},
+		{id: "acknowledge-cluster-alert", method: "POST", path: "/v1/cluster/alerts/not_evaluated/acknowledge", before: func() { w.put(k.ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"}) }},
+		{id: "create-silence", method: "POST", path: "/v1/namespaces/default/silences", body: `{"glob":"a","for":"1h","reason":"a move"}`},
+		{id: "end-silence", method: "DELETE", path: "/v1/namespaces/default/silences/SILENCE", before: func() {
+			list, err := w.Alerts.Silences(ctx, "default")
+			must(t, err)
+			silence = list[0].ID
+		}},
 
 		{id: "set-secret", method: "PUT", path: "/v1/namespaces/default/secrets/s", body: `{"values":{"A":"b"}}`},
 		{id: "rotate-secret", method: "POST", path: "/v1/namespaces/default/secrets/s/rotate", before: func() {
@@ -169,7 +178,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		if strings.Contains(path, runs) {
 			path = strings.NewReplacer("RUN", triggered, "Z-", "Z-"+uid()[:4]).Replace(path)
 		}
-		path = strings.ReplaceAll(path, "TINA", tina)
+		path = strings.NewReplacer("TINA", tina, "SILENCE", silence).Replace(path)
 
 		before := w.dump()
 		there, err := w.store.Present(ctx)

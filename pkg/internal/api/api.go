@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/accesscontrol"
+	"github.com/carillonhq/carillon/pkg/internal/api/alerts"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
@@ -260,6 +261,7 @@ type server struct {
 	cluster  *cluster.Handlers
 	board    *ask.Boards
 	load     *load.Handlers
+	alerts   *alerts.Handlers
 	secrets  *secrets.Handlers
 	control  *accesscontrol.Handlers
 	signIn   *loginroutes.Handlers
@@ -290,8 +292,9 @@ func newServer(cfg Config) *server {
 	})
 
 	// The order matters: logs needs runs, which needs attempts, and board needs cluster.
+	viewer := &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now, Cluster: cfg.Cluster.ID}
 	s.tasks = &tasks.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Asker: s.asker, Now: now,
+		Store: cfg.Store, Ref: cfg.Ref, Views: viewer, Asker: s.asker, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
@@ -318,6 +321,7 @@ func newServer(cfg Config) *server {
 		Asker: s.asker, Store: cfg.Store, Cluster: cfg.Cluster, Version: cfg.Version, Status: s.cluster.Status, AddProgress: s.attempts.AddToBoard,
 	}
 	s.load = &load.Handlers{Asker: s.asker, Now: now}
+	s.alerts = &alerts.Handlers{Store: cfg.Store, Ref: cfg.Ref, Views: viewer, Shards: cfg.Cluster.Shards, Now: now, ClockFault: cfg.Clock}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
 	s.control = accesscontrol.New(accesscontrol.Config{
 		Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log,

@@ -55,6 +55,7 @@ func newDocument(version string) *document {
 	d.doc.Tags = []*huma.Tag{
 		{Name: "tasks", Description: "What to run, when and where."},
 		{Name: "runs", Description: "Past, active and queued runs, and their output."},
+		{Name: "alerts", Description: "Expectations of tasks that are not met, who was notified and who works on it, and silences."},
 		{Name: "events", Description: "Changes in the cluster, as a stream."},
 		{Name: "schedules", Description: "The ticks and the meaning of schedules."},
 		{Name: "secrets", Description: "Values that tasks refer to and that are never shown."},
@@ -71,7 +72,7 @@ func newDocument(version string) *document {
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
 	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME.",
-	"id": "A run id, or a unique prefix of one.",
+	"id": "A run id, or a unique prefix of one.", "kind": "The kind of an alert: failures, success_within or success_by.", "code": "The code of a problem of the cluster.", "silence": "The ID of a silence.",
 }
 
 // addRoute adds an operation to the document.
@@ -201,7 +202,7 @@ func newRegistry(cfg *huma.Config) huma.Registry {
 // rejected, and all other fields are optional.
 var strictObjects = map[string][]string{
 	"TriggerRequest": nil, "ScheduleRequest": {"schedule"},
-	"PauseRequest": nil, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
+	"PauseRequest": nil, "SilenceRequest": {"reason"}, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
 	"TokenRequest": nil, "TokenScope": {"role"},
 }
 

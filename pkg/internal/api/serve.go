@@ -195,7 +195,7 @@ func (s *server) registerRoutes() {
 
 // documentedRoutes returns the operations of the OpenAPI document, in its order.
 func (s *server) documentedRoutes() []*httpapi.Operation {
-	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(), s.load.Routes(),
+	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(), s.asker.Routes(), s.load.Routes(), s.alerts.Routes(),
 		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.control.Routes(), s.signIn.Routes(), s.nodeRoutes())
 }
 

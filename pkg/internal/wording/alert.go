@@ -98,8 +98,10 @@ func AlertReceiverText(r *task.AlertReceiver, closed bool, at func(task.Time) st
 		words += ", will be sent again"
 	}
 
-	if b := r.Blocked; b != nil {
-		words = strings.TrimPrefix(words+"; ", "; ") + AlertBlockText(b, at)
+	if b := r.Blocked; b != nil && words == "" {
+		words = AlertBlockText(b, at)
+	} else if b != nil {
+		words += " (" + AlertBlockText(b, at) + ")"
 	}
 
 	return OneLine(words)

@@ -36,9 +36,9 @@ func TestAlertTexts(t *testing.T) {
 		wording.AlertReceiverText(&task.AlertReceiver{State: task.ReceiverWaiting}, true, at):                       "not told yet that it is closed",
 		wording.AlertReceiverText(&task.AlertReceiver{State: task.ReceiverSettled}, true, at):                       "knows of no open alert",
 		receiver(task.ReceiverWaiting, nil):                                      "not notified yet",
-		receiver(task.ReceiverWaiting, &task.AlertBlock{Why: task.BlockMissing}): "not notified yet; does not exist, or is not a receiver",
+		receiver(task.ReceiverWaiting, &task.AlertBlock{Why: task.BlockMissing}): "not notified yet (does not exist, or is not a receiver)",
 		receiver("", &task.AlertBlock{Why: task.BlockForbidden}):                 "does not exist, or does not accept alerts of this namespace",
-		receiver(task.ReceiverNotified, &task.AlertBlock{Why: task.BlockPaused, By: "user:ann (token x)", Since: one, Until: one, Reason: "a move"}): "notified; paused by user:ann since 01:00 until 01:00: a move",
+		receiver(task.ReceiverNotified, &task.AlertBlock{Why: task.BlockPaused, By: "user:ann (token x)", Since: one, Until: one, Reason: "a move"}): "notified (paused by user:ann since 01:00 until 01:00: a move)",
 		receiver("", &task.AlertBlock{Why: task.BlockPaused, By: task.PausedByFailures, Since: one}):                                                 "paused after too many failures since 01:00",
 		receiver("", &task.AlertBlock{Why: task.BlockFrozen, By: "user:bob", Since: one, Reason: "INC-42"}):                                          "frozen by user:bob since 01:00: INC-42",
 

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -61,7 +62,67 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 		}
 	}
 
-	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.factsOf(ref, account, c.Rights().View()), q)}, nil
+	answer := why.For(h.factsOf(ref, account, c.Rights().View()), q)
+	if q.At == nil && q.From == nil {
+		if err := h.addAlerts(c, ref, q.Timezone, &answer); err != nil {
+			return httpapi.Answer{}, err
+		}
+	}
+
+	return httpapi.Answer{Status: http.StatusOK, Body: answer}, nil
+}
+
+// addAlerts adds to an answer about now the open alerts of the task and what each receiver knows of them. Without an open alert, it adds only
+// what would keep messages away from a receiver.
+func (h *Handlers) addAlerts(c *httpapi.Call, ref record.Ref, timezone string, answer *task.Answer) error {
+	all, err := h.Views.TaskAlerts(c.Context(), ref)
+	switch {
+	case errors.Is(err, task.ErrNotFound):
+		return nil // the task was deleted, or its entry cannot be read
+	case err != nil:
+		return err
+	}
+
+	loc, err := schedule.Location(timezone)
+	if err != nil {
+		return err
+	}
+	at := func(t task.Time) string { return t.In(loc).Format("Mon 2 Jan 2006 15:04 MST") }
+	add := func(what, format string, args ...any) {
+		answer.Lines = append(answer.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
+	}
+
+	for _, a := range all.Items {
+		if !a.IsOpen() {
+			continue
+		}
+		answer.Alerts = append(answer.Alerts, a)
+
+		words := fmt.Sprintf("%s, since %s; severity %s", wording.AlertProblem(&a.Alert, at), at(a.Since), a.Severity)
+		if k := a.Acknowledged; k != nil {
+			words += fmt.Sprintf("; %s works on it since %s", task.ActorName(k.By), at(k.At))
+		}
+		if a.Silence != nil {
+			words += "; " + wording.AlertSilenceText(a.Silence, at)
+		}
+
+		add("Alert "+string(a.Kind), "%s", words)
+		for _, r := range a.Receivers {
+			add("Receiver "+r.Receiver, "%s", wording.AlertReceiverText(&r, false, at))
+		}
+	}
+
+	if len(answer.Alerts) > 0 {
+		return nil
+	}
+
+	for _, r := range all.Receivers {
+		if r.Blocked != nil {
+			add("Receiver "+r.Receiver, "%s", wording.AlertReceiverText(&r, false, at))
+		}
+	}
+
+	return nil
 }
 
 // parseQuestion parses the parameters. Local times are in the task's time zone unless the request names another one.

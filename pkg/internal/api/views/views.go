@@ -28,6 +28,8 @@ type Viewer struct {
 	Store *store.Store
 	Ref   func(namespace, name string) record.Ref // maps a task to its shard
 	Now   httpapi.Clock
+	// Cluster is the ID of the cluster, which is part of what identifies an alert. Only the views of alerts need it.
+	Cluster string
 
 	recent recentReads
 }
