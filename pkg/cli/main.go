@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	accesscmd "github.com/carillonhq/carillon/pkg/cli/access"
+	alertcmd "github.com/carillonhq/carillon/pkg/cli/alert"
 	"github.com/carillonhq/carillon/pkg/cli/apply"
 	auditcmd "github.com/carillonhq/carillon/pkg/cli/audit"
 	certcmd "github.com/carillonhq/carillon/pkg/cli/cert"
@@ -119,7 +120,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
-	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
+	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), alertcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
 		namespacecmd.Command(f), accesscmd.Command(f), rolecmd.Command(f), tokencmd.Command(f))
 
 	for _, c := range daemonCommands {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
@@ -48,6 +49,7 @@ type world struct {
 	memory  *kvmem.Store
 	etcd    *kv.Client
 	store   *store.Store
+	cluster string // its ID
 	spool   *spool
 	reports statusReports
 
@@ -59,7 +61,7 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full, "chunk": chunk})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full, "chunk": chunk, "alert": putAlert, "sent": putSent})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
@@ -73,6 +75,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 	secret, first := firstAccess()
 	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now(), first)
 	must(t, err)
+	w.cluster = cluster.ID
 	keeper, stop := runKeeper(t, etcd, keys)
 	env.Defer(stop)
 	h, err := api.New(api.Config{Store: w.store, Access: keeper, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
@@ -297,6 +300,64 @@ func chunk(ts *testscript.TestScript, _ bool, args []string) {
 	value := fmt.Sprintf(`{"uid":%q,"from":%q,%s`, t.Task.UID, args[1], strings.TrimPrefix(args[2], "{"))
 	_, err = w.etcd.Put(context.Background(), w.store.Keys().LedgerChunk(r, strings.TrimSuffix(task.RunID(hour, ""), "-")), value)
 	ts.Check(err)
+}
+
+// putAlert writes an alert that opened two hours ago: alert TASK KIND [notify=R,R] [failures=N] [run=RUN] [closed=WHY] [LABEL=VALUE].
+// One that is closed was closed an hour ago. The alert of a problem of the cluster is: alert cluster CODE.
+func putAlert(ts *testscript.TestScript, _ bool, args []string) {
+	w, now := worldOf(ts), time.Now()
+	a := task.Alert{UID: "u", Since: task.At(now.Add(-2 * time.Hour)), OpenedAt: task.At(now.Add(-2 * time.Hour)), Openings: 1}
+	if args[0] == "cluster" {
+		a.Text = "3 tasks are not evaluated"
+		w.put(ts, w.store.Keys().ClusterAlert(args[1]), a)
+		return
+	}
+
+	a.Kind = task.AlertKind(args[1])
+	if a.Kind == task.AlertSuccessBy {
+		a.Deadline = a.Since
+	}
+
+	for _, arg := range args[2:] {
+		k, v, _ := strings.Cut(arg, "=")
+		switch k {
+		case "notify":
+			a.Notify = strings.Split(v, ",")
+		case "failures":
+			a.Failures, _ = strconv.Atoi(v)
+		case "run":
+			a.Run = v
+		case "closed":
+			a.Closed = &task.AlertClose{At: task.At(now.Add(-time.Hour)), Why: task.AlertReason(v)}
+		default:
+			if a.Labels == nil {
+				a.Labels = map[string]string{}
+			}
+			a.Labels[k] = v
+		}
+	}
+
+	_, err := w.etcd.Put(context.Background(), w.store.Keys().Alert(ref("default", args[0]), a.Kind), record.EncodeAlert(a))
+	ts.Check(err)
+}
+
+// putSent writes that a run of a receiver told it about an alert an hour ago: sent RECEIVER RUN TASK KIND.
+func putSent(ts *testscript.TestScript, _ bool, args []string) {
+	w, at := worldOf(ts), task.At(time.Now().Add(-time.Hour))
+	receiver, r := ref("default", args[0]), ref("default", args[2])
+	st, err := w.store.Task(context.Background(), receiver)
+	ts.Check(err)
+	list, err := w.store.AlertsOf(context.Background(), r)
+	ts.Check(err)
+
+	sent := task.AlertsSent{UID: st.Task.UID}
+	for i := range list {
+		if list[i].Kind == task.AlertKind(args[3]) {
+			sent.Delivered = task.AlertKeys{alert.KeyOf(w.cluster, &list[i]).Short()}
+		}
+	}
+	sent.Past = []task.AlertMessage{{Runs: []string{args[1]}, Opened: sent.Delivered, At: at}}
+	w.put(ts, w.store.Keys().SentTo(receiver), sent)
 }
 
 func set(run *task.Run, tick time.Time, arg string) error {

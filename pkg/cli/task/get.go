@@ -1,7 +1,9 @@
 package task
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // getCommand returns "carillon task get".
@@ -128,6 +131,7 @@ func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *o
 		d.Field("No more ticks", "%s", t.NoNext)
 	}
 
+	d.Section("Alerts", openAlerts(f, cmd, c, t))
 	d.Section("Next ticks", ticksAhead(f, cmd, c, t))
 	d.Section("Last runs", lastRuns(f, cmd, c, t))
 }
@@ -179,6 +183,46 @@ func leftWords(f *factory.Factory, t client.Task) string {
 		return ""
 	}
 	return " (" + f.TimeLeft(t.Next) + ")"
+}
+
+// openAlerts returns the open alerts of a task, and for each of its receivers, whether it was notified or gets no messages. Like
+// ticksAhead and lastRuns, it returns additional information, so its errors are ignored.
+func openAlerts(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
+	if t.Alerts == nil {
+		return ""
+	}
+
+	all, err := c.Alerts.ListByTask(cmd.Context(), t.Namespace, t.Name)
+	if err != nil {
+		return ""
+	}
+
+	g := &output.Table{Headers: []string{"", ""}}
+	at := view.PastOrFuture(f)
+	receivers := all.Receivers
+	for i := range all.Items {
+		a := &all.Items[i]
+		if !a.IsOpen() {
+			continue
+		}
+
+		works := "nobody works on it"
+		if k := a.Acknowledged; k != nil {
+			works = output.OneLine(task.ActorName(k.By)) + " works on it"
+		}
+		g.AddRow(string(a.Kind), fmt.Sprintf("%s, since %s; %s", wording.AlertProblem(&a.Alert, at), at(a.Since), works))
+		receivers = a.Receivers
+	}
+	if all.Silence != nil {
+		g.AddRow("silence", wording.AlertSilenceText(all.Silence, at))
+	}
+
+	for i := range receivers {
+		r := &receivers[i]
+		g.AddRow(r.Receiver, f.Plain(cmp.Or(wording.AlertReceiverText(r, false, at), "is notified when an alert opens")))
+	}
+
+	return f.RenderIndented(g)
 }
 
 // ticksAhead and lastRuns return additional information, so their errors are ignored.

@@ -57,6 +57,16 @@ func PausedText(f *factory.Factory, t client.Task) string {
 	return words
 }
 
+// PastOrFuture returns a function that formats a time in the reader's zone: how long ago it was, or when it will be.
+func PastOrFuture(f *factory.Factory) func(task.Time) string {
+	return func(t task.Time) string {
+		if t.After(f.Now()) {
+			return f.FutureTime(t, output.ReaderZone)
+		}
+		return f.PastTime(t, output.ReaderZone)
+	}
+}
+
 // soonText formats a time in the task's zone, without the day if it is today.
 func soonText(f *factory.Factory, t task.Time, timezone string) string {
 	zone := f.Zone(timezone)
