@@ -192,6 +192,9 @@ func (k *kubernetesJob) setContainerCommand(p *task.Process, c container) (why s
 	return ""
 }
 
+// notInVariable matches what the name of a value in a secret must not have.
+var notInVariable = regexp.MustCompile(`^[0-9]|[^A-Za-z0-9_]`)
+
 // kubeEnv is the environment of a container.
 type kubeEnv struct {
 	literal map[string]string // variables with a value in the file
@@ -257,14 +260,14 @@ func (k *kubernetesJob) readEnv(c container) *kubeEnv {
 		switch {
 		case v.ValueFrom == nil:
 			e.addVariable(v.Name, string(v.Value))
-		case v.ValueFrom.SecretKeyRef != nil && task.CheckVariable("", v.ValueFrom.SecretKeyRef.Key) == nil:
-			ref := v.ValueFrom.SecretKeyRef
-			e.addSecret(ref.Name, ref.Key, v.Name)
-			secrets = append(secrets, ref.Name)
 		case v.ValueFrom.SecretKeyRef != nil:
 			ref := v.ValueFrom.SecretKeyRef
-			unresolved = append(unresolved, v.Name)
-			k.addNote("%s: the key %s of the secret %s cannot be the name of a value in a secret: give it another name, and set env_from", v.Name, quoteShort(ref.Key), ref.Name)
+			key := notInVariable.ReplaceAllString(ref.Key, "_")
+			if key != ref.Key {
+				k.addNote("store the key %s of the secret %s as %s", ref.Key, ref.Name, key)
+			}
+			e.addSecret(ref.Name, key, v.Name)
+			secrets = append(secrets, ref.Name)
 		default:
 			unresolved = append(unresolved, v.Name)
 		}

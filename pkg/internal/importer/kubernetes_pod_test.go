@@ -95,7 +95,7 @@ func TestKubernetes_NotesOfPods(t *testing.T) {
 		`"container": {"lifecycle": {"preStop": {"x":1}}}`:                                                                           "fields of the container that a task does not have: lifecycle",
 		`"container": {"resources": {"limits": {"nvidia.com/gpu": 1}}}`:                                                              `the limit nvidia.com/gpu = "1" of the container is not supported`,
 		`"container": {"envFrom": [{"configMapRef": {"name": "cm"}}]}`:                                                               "config maps are not supported: write their values in env, or in a file for env_from: cm",
-		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "tls.key"}}}]}`:                      `A: the key "tls.key" of the secret s cannot be the name of a value`,
+		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "tls.key"}}}]}`:                      `store the key tls.key of the secret s as tls_key`,
 		`"container": {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}`:                           "these variables have no value in the file: A",
 		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}`:                            "it needs these secrets (carillon secret set): s",
 		`"pod": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}, {}]}}}}`: "because it has alternatives",

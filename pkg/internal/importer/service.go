@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ var ignoredInService = strings.Fields(`
 	SyslogIdentifier SyslogFacility SyslogLevel SyslogLevelPrefix LogLevelMax LogRateLimitIntervalSec LogRateLimitBurst
 	LogExtraFields LogFilterPatterns LogNamespace CPUAccounting MemoryAccounting IOAccounting BlockIOAccounting TasksAccounting
 	IPAccounting NotifyAccess PIDFile GuessMainPID ExecReload ReloadSignal TTYPath TTYReset TTYVHangup TTYVTDisallocate
-	StartLimitInterval StartLimitBurst`)
+	StartLimitInterval StartLimitBurst StartLimitIntervalSec`)
 
 // impliesNoNewPrivileges are settings with which a service that does not run as root gets NoNewPrivileges=yes, too.
 var impliesNoNewPrivileges = strings.Fields(`
@@ -227,8 +228,9 @@ func (s *service) readEnvironment() (map[string]string, error) {
 
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
-			if !ok {
-				return nil, fmt.Errorf("setting Environment: %s is not an assignment", quoteShort(w.text))
+			if !ok || !shellName.MatchString(name) {
+				s.addNote("Environment=: systemd ignores %s, because it is not an assignment", quoteShort(w.text))
+				continue
 			}
 			if env[name], err = s.expandSpecifiers(value); err != nil {
 				return nil, err
@@ -733,23 +735,22 @@ func (s *service) noteRestart(policy string, others []string) {
 // setRetryTimes converts the number of restarts and the times between them.
 func (s *service) setRetryTimes() error {
 	retry := &s.spec.Retry
-	span := func(section, key, fallback string) (time.Duration, error) {
-		_, v := s.unit.lastOf(section, strings.Fields(key)...)
-		if v == "" {
-			v = fallback
+	span := func(key, value, fallback string) (time.Duration, error) {
+		if value == "" {
+			value = fallback
 		}
-		d, err := parseTimespan(v)
+		d, err := parseTimespan(value)
 		if err != nil {
-			return 0, fmt.Errorf("%s=%s: %w", key, v, err)
+			return 0, fmt.Errorf("%s=%s: %w", key, value, err)
 		}
 		return d.Truncate(time.Millisecond), nil
 	}
 
-	delay, err := span("Service", "RestartSec", "100ms")
+	delay, err := span("RestartSec", s.value("RestartSec"), "100ms")
 	if err != nil {
 		return err
 	}
-	longest, err := span("Service", "RestartMaxDelaySec", "infinity")
+	longest, err := span("RestartMaxDelaySec", s.value("RestartMaxDelaySec"), "infinity")
 	if err != nil {
 		return err
 	}
@@ -763,14 +764,15 @@ func (s *service) setRetryTimes() error {
 	}
 
 	// The interval limits the starts only if so many of them fit into it.
-	interval, err := span("Unit", "StartLimitIntervalSec StartLimitInterval", "10s")
+	_, limitSpan := s.unit.lastOf("Unit", "StartLimitIntervalSec", "StartLimitInterval")
+	interval, err := span("StartLimitIntervalSec", cmp.Or(limitSpan, s.value("StartLimitInterval")), "10s")
 	if err != nil {
 		return err
 	}
 
 	retry.Attempts = task.MaxAttempts
 	burst := 5
-	if n, err := strconv.Atoi(s.unit.lastValue("Unit", "StartLimitBurst")); err == nil {
+	if n, err := strconv.Atoi(cmp.Or(s.unit.lastValue("Unit", "StartLimitBurst"), s.value("StartLimitBurst"))); err == nil {
 		burst = n
 	}
 	limit := "has no limit here"
@@ -790,6 +792,7 @@ func (s *service) noteLost() {
 		switch {
 		case strings.HasSuffix(key, "Directory") && key != "WorkingDirectory" && key != "RootDirectory" && slices.Contains(convertedInService, key):
 			directories = append(directories, key+"="+s.value(key))
+		case key != "StartLimitIntervalSec" && strings.HasPrefix(key, "StartLimit") && s.value("Restart") != "" && s.value("Restart") != "no":
 		case slices.Contains(ignoredInService, key):
 			s.ignored = append(s.ignored, key)
 		case !slices.Contains(convertedInService, key):

@@ -287,6 +287,9 @@ func TestSystemd_SettingsOfServices(t *testing.T) {
 		{"Restart=on-failure\nRestartSec=1s\nRestartSteps=2\nRestartMaxDelaySec=9s", "retry.factor", `3`},
 		{"Restart=on-failure\nRestartSec=1s\nRestartSteps=2\nRestartMaxDelaySec=9s", "retry.max_backoff", `"9s"`},
 		{"Restart=always", "retry.on", `["failed","timed_out"]`},
+		{"Restart=always\nStartLimitBurst=3", "retry.attempts", `3`}, // its former section
+		{"Restart=always\nRestartSec=1\nStartLimitInterval=4", "retry.attempts", `100`},
+		{"Environment=A=1 # comment", "action.process.env.A", `"1"`},
 		{"RestartForceExitStatus=3 4", "retry.exit_codes", `[3,4]`},
 		{"Environment=A=1 B=2\nUnsetEnvironment=A", "action.process.env.A", ``},
 		{"Environment=HOME=/x\nEnvironmentFile=/a", "action.process.env.HOME", `"/x"`}, // a shell cannot know whether the file has set it
@@ -336,6 +339,7 @@ func TestSystemd_NotesOfServices(t *testing.T) {
 		"KillSignal=SIGRTMIN+3":                          "KillSignal=SIGRTMIN+3 is not one of the signals",
 		"WorkingDirectory=-/srv":                         "if the directory is missing, the run fails",
 		"TimeoutStopSec=2h":                              "a process has at most 1h to end",
+		"Environment=A=1 # comment":                      `Environment=: systemd ignores "#", because it is not an assignment`,
 		"LoadCredential=a:/b":                            "settings of the service that a task does not have: LoadCredential",
 		"SyslogIdentifier=x\nStandardOutput=journal\nTimeoutStartSec=5": "settings without effect on a task: StandardOutput, SyslogIdentifier, TimeoutStartSec",
 	} {
