@@ -81,6 +81,12 @@ func (r *Receiver) OpenFor() time.Duration {
 	return r.For.Std()
 }
 
+// Accepts reports whether a receiver in the namespace own takes the alerts of a task in another namespace, or in its own. It is false
+// for a task that is no receiver.
+func (r *Receiver) Accepts(own, namespace string) bool {
+	return r != nil && (own == namespace || slices.Contains(r.From, namespace))
+}
+
 // AllowsOutput reports whether messages may contain the end of the output of a run.
 func (r *Receiver) AllowsOutput() bool { return r.Output == nil || *r.Output }
 
@@ -198,6 +204,12 @@ var alertSeverities = []string{"critical", "error", "warning", "info"}
 
 // AlertSeverities returns the values of the label severity that messages pass on, the most severe first.
 func AlertSeverities() []string { return alertSeverities }
+
+// MessageSender is who requested a run that is a message to a receiver (Run.CreatedBy).
+const MessageSender = "carillon"
+
+// AlertEnvPrefix begins the names of the variables of a message. Only Carillon may give them to the run of a receiver.
+const AlertEnvPrefix = "ALERT_"
 
 // The labels of tasks that alerts pass on.
 const (

@@ -1,9 +1,44 @@
 package alert
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// The limits of a message. A chat or a mail server that rejects a long text must not keep alerts from people.
+const (
+	MaxTitle = 130     // characters of ALERT_TITLE: a subject of a mail
+	MaxText  = 1900    // bytes of ALERT_TEXT
+	MaxJSON  = 8 << 10 // bytes of ALERT_JSON
+	MaxNamed = 20      // alerts with their names; the others are counted
+)
+
+// The variables of a message. Each begins with task.AlertEnvPrefix.
+const (
+	VarTitle    = "ALERT_TITLE"
+	VarText     = "ALERT_TEXT"
+	VarJSON     = "ALERT_JSON"
+	VarTask     = "ALERT_TASK"
+	VarKind     = "ALERT_KIND"
+	VarSince    = "ALERT_SINCE"
+	VarURL      = "ALERT_URL"
+	VarAction   = "ALERT_ACTION"
+	VarKey      = "ALERT_KEY"
+	VarSeverity = "ALERT_SEVERITY"
+)
+
+// variableNames are the names of all variables.
+var variableNames = []string{VarTitle, VarText, VarJSON, VarTask, VarKind, VarSince, VarURL, VarAction, VarKey, VarSeverity}
+
+// The values of ALERT_ACTION, as incident services name them.
+const (
+	ActionTrigger = "trigger"
+	ActionResolve = "resolve"
 )
 
 // Message is a message to a receiver: what opened and closed since the last one that was delivered.
@@ -18,14 +53,16 @@ type Message struct {
 	Test      bool // somebody tests the receiver
 
 	Opened, Closed, Repeated []Item // all of them, the newest first; the texts contain the first ones
+	Unnamed                  int    // alerts that closed and whose records are gone, so only their number is known
 
-	Open          map[string]int // the alerts that are open and not silenced, by namespace, with those of this message
+	Open          map[string]int // the alerts that are open and not silenced, by namespace, with those of this message (CountOf)
 	Silenced      int            // the open alerts that are silenced
 	SilencedBy    string         // who silenced them, if it was one person, and until when
 	SilencedUntil time.Time
 }
 
-// Item is an alert in a message, with what was read about its task when the message was written.
+// Item is an alert in a message, with what was read about its task when the message was written. Only the items that Named returns
+// need more than the alert.
 type Item struct {
 	Alert       task.Alert
 	Task        *task.Task // nil: the task was deleted, or not read
@@ -33,4 +70,146 @@ type Item struct {
 	LastSuccess task.Time  // when the last run that succeeded ended
 	Next        task.Time  // the next tick
 	NextWords   string     // why there is none, such as "paused after failures"
+	AuditReads  bool       // the namespace audits reads of output, so messages contain none
+}
+
+// CountOf returns how many alerts a record stands for: 1, or the number that a record of kind more counts.
+func CountOf(a *task.Alert) int {
+	if a.Kind != task.AlertMore {
+		return 1
+	}
+
+	sum := 0
+	for _, n := range a.More {
+		sum += n
+	}
+
+	return sum
+}
+
+// Named returns the alerts that the texts name, at most MaxNamed: those that opened, then those that closed, then those that are
+// repeated. Of each, the newest come first, and namespaces take turns, so that one of them cannot displace the others. The
+// texts count the rest.
+func (m *Message) Named() []*Item {
+	var named []*Item
+	for _, list := range [][]Item{m.Opened, m.Closed, m.Repeated} {
+		named = append(named, takeTurns(list, MaxNamed-len(named))...)
+	}
+
+	return named
+}
+
+// takeTurns returns up to most items of a list, one of each namespace in turn. The order within a namespace stays.
+func takeTurns(list []Item, most int) []*Item {
+	var order []string
+	queues := map[string][]*Item{}
+	for i := range list {
+		ns := list[i].Alert.Namespace
+		if queues[ns] == nil {
+			order = append(order, ns)
+		}
+		if len(queues[ns]) < most {
+			queues[ns] = append(queues[ns], &list[i])
+		}
+	}
+
+	var taken []*Item
+	for len(taken) < most && len(order) > 0 {
+		var left []string
+		for _, ns := range order {
+			if len(taken) == most {
+				break
+			}
+			taken = append(taken, queues[ns][0])
+			if queues[ns] = queues[ns][1:]; len(queues[ns]) > 0 {
+				left = append(left, ns)
+			}
+		}
+		order = left
+	}
+
+	return taken
+}
+
+// Variables returns all variables of the message. Those that do not apply to it are empty. They are valid UTF-8 without characters
+// that change the direction of a text or that nobody sees. Only the text contains line breaks, so the others are safe in headers.
+func (m *Message) Variables() map[string]string {
+	w := newWriter(m)
+	v := map[string]string{
+		VarTitle: w.title, VarText: w.text(), VarJSON: w.json(), VarTask: "", VarKind: "", VarSince: "",
+		VarURL: w.url(w.single), VarAction: w.action(), VarKey: w.key(), VarSeverity: m.severity(),
+	}
+
+	if w.single != nil {
+		a := &w.single.Alert
+		v[VarTask], v[VarKind] = nameOf(a), string(a.Kind)
+		if since, err := a.Since.MarshalText(); err == nil && !a.Since.IsZero() {
+			v[VarSince] = string(since)
+		}
+	}
+
+	return v
+}
+
+// Env returns the variables that the run of a receiver gets: all that its accept.env names, because a template that names a
+// variable that the run does not have makes its request fail.
+func (m *Message) Env(accept []string) map[string]string {
+	variables := m.Variables()
+	env := make(map[string]string, len(accept))
+	for _, name := range accept {
+		env[name] = variables[name]
+	}
+
+	return env
+}
+
+// severity returns the highest severity of the alerts that the message opens or repeats or, if there are none, of those that it
+// closes.
+func (m *Message) severity() string {
+	list := slices.Concat(m.Opened, m.Repeated)
+	if len(list) == 0 {
+		list = m.Closed
+	}
+
+	all := task.AlertSeverities()
+	highest := len(all)
+	for i := range list {
+		highest = min(highest, slices.Index(all, list[i].Alert.Severity()))
+	}
+	if highest == len(all) {
+		return task.DefaultAlertSeverity
+	}
+
+	return all[highest]
+}
+
+// countByNamespace returns how many alerts of some items there are in each namespace.
+func countByNamespace(lists ...[]Item) map[string]int {
+	counts := map[string]int{}
+	for _, list := range lists {
+		for i := range list {
+			counts[list[i].Alert.Namespace] += CountOf(&list[i].Alert)
+		}
+	}
+
+	return counts
+}
+
+// without returns the counts that are left when others are taken away.
+func without(counts, others map[string]int) map[string]int {
+	left := map[string]int{}
+	for ns, n := range counts {
+		if n -= others[ns]; n > 0 {
+			left[ns] = n
+		}
+	}
+
+	return left
+}
+
+// largestFirst returns the namespaces of counts, those with the most alerts first.
+func largestFirst(counts map[string]int) []string {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
 }
