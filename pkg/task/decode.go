@@ -25,6 +25,13 @@ func DecodeSpec(b []byte) (Spec, error) {
 	err := decodeStrict(b, &s, false)
 	fallback := Defaults()
 
+	// A receiver has defaults of its own. Whether a task is one is known only now.
+	if err == nil && s.Receiver != nil {
+		s, fallback = ReceiverDefaults(s.Action), ReceiverDefaults(s.Action)
+		err = decodeStrict(b, &s, false)
+		s.completeReceiver()
+	}
+
 	if s.Retry.On == nil { // encoding/json sets a list to nil for null
 		s.Retry.On = fallback.Retry.On
 	}

@@ -515,8 +515,8 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
 		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
 		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}, "accept": {"target": true},
-		"alerts": {"notify": ["ops/slack"]}, "receiver": {}`)), UID: "u", Generation: 3}
-	full.MaxActive = 2 // not possible with queue
+		"alerts": {"notify": ["ops/slack"]}`)), UID: "u", Generation: 3}
+	full.MaxActive, full.Receiver = 2, &Receiver{} // not possible with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
 	e.Own = &Own{} // the spec cannot set what has happened

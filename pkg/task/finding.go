@@ -100,6 +100,13 @@ const (
 const (
 	WarnNoNodeMatches = "no_node_matches" // no node would take its runs now
 	WarnFewNodesMatch = "few_nodes_match" // fewer nodes than its runs need would take them now
+
+	WarnNoReceiver        = "no_receiver"         // a receiver of its alerts does not exist, or does not accept them
+	WarnNothingExpected   = "nothing_expected"    // its alerts expect nothing
+	WarnNoSuccessExpected = "no_success_expected" // it never alerts if it does not start
+	WarnTightDeadline     = "tight_deadline"      // a run of usual length would miss success_by
+	WarnUnknownSeverity   = "unknown_severity"    // its label severity is none that messages pass on
+	WarnEmptyMessages     = "empty_messages"      // as a receiver, it accepts no variable of a message
 )
 
 // WarnRootUser is the code of a warning about a namespace that was written: a user of its run_as is root in effect.

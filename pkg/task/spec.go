@@ -386,14 +386,14 @@ func NewEntry(t Task, from, anchor Time) Entry {
 // Validate rejects an entry whose policies the API would have rejected, because the scheduler does not expect such values.
 func (e Entry) Validate() error {
 	spec := Spec{
-		Name: "name", Namespace: "namespace", Schedule: e.Schedule, Timezone: e.Timezone, DST: e.DST, Start: e.Start, End: e.End,
+		Schedule: e.Schedule, Timezone: e.Timezone, DST: e.DST, Start: e.Start, End: e.End,
 		Jitter: e.Jitter, MaxRuns: e.MaxRuns, TTL: e.TTL, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline, PauseAfter: e.PauseAfter,
 		Retry: e.Retry, Target: e.Target, History: e.History, Output: e.Output, KillSignal: e.KillSignal, Success: e.Success,
 		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver,
 	}
 
-	return spec.Validate()
+	return spec.validateFields()
 }
 
 // SameTicks reports whether two specs have the same ticks. If they do not, the new schedule begins when it is

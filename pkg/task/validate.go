@@ -78,6 +78,21 @@ func (s *Spec) Validate() error {
 	if err := cmp.Or(CheckName("name", s.Name), CheckName("namespace", s.Namespace)); err != nil {
 		return err
 	}
+	if err := s.validateFields(); err != nil {
+		return err
+	}
+
+	for _, check := range s.alertChecks() {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// validateFields is Validate without the checks of names, and of alerts and receivers. Ticks do not depend on those.
+func (s *Spec) validateFields() error {
 	if problems := s.checkTags(1); len(problems) > 0 {
 		return problems[0]
 	}
@@ -116,14 +131,14 @@ var actionFields = sync.OnceValue(func() []Field {
 // each group of fields that depend on each other, joined by errors.Join.
 func (s *Spec) ValidateAll() error {
 	problems := append([]error{CheckName("name", s.Name), CheckName("namespace", s.Namespace)}, s.checkTags(math.MaxInt)...)
-	for _, check := range s.checks() {
+	for _, check := range append(s.checks(), s.alertChecks()...) {
 		problems = append(problems, check())
 	}
 
 	return errors.Join(problems...)
 }
 
-// checks are the checks of Validate, in order.
+// checks are the checks of validateFields, in order.
 func (s *Spec) checks() []func() error {
 	return []func() error{
 		func() error { return checkCharacters("description", s.Description) },
@@ -164,7 +179,7 @@ func (s *Spec) validateOverlap() error {
 	if s.Queue != (QueuePolicy{}) && s.Overlap != OverlapQueue {
 		return Invalid(CodeBadValue, "queue", "requires overlap: queue, but overlap is %s", s.Overlap)
 	}
-	if s.MaxActive != 0 && s.Overlap != OverlapAllow {
+	if s.MaxActive != 0 && s.Overlap != OverlapAllow && s.Receiver == nil { // a receiver has max_active by default
 		return Invalid(CodeBadValue, "max_active", "requires overlap: allow, but overlap is %s", s.Overlap)
 	}
 

@@ -218,7 +218,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 	}
 
 	required := schema("Spec", "required").([]any)
-	if !slices.Equal(required, []any{"name", "schedule", "action"}) || schema("Spec", "additionalProperties") != false {
+	if !slices.Equal(required, []any{"name", "action"}) || len(schema("Spec", "anyOf").([]any)) != 2 || schema("Spec", "additionalProperties") != false {
 		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
 	}
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/schema"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -114,12 +115,22 @@ func Check(s *task.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	return schedule.Check(s.Timing())
+	return checkSchedules(s)
 }
 
 // CheckAll is Check for somebody who corrects a task: it returns several problems, joined by errors.Join.
 func CheckAll(s *task.Spec) error {
-	return errors.Join(s.ValidateAll(), schedule.Check(s.Timing()))
+	return errors.Join(s.ValidateAll(), checkSchedules(s))
+}
+
+// checkSchedules checks the expressions of a spec: its schedule, and the deadlines of its alerts.
+func checkSchedules(s *task.Spec) error {
+	err := schedule.Check(s.Timing())
+	if err != nil || s.Alerts == nil || s.Alerts.SuccessBy == "" {
+		return err
+	}
+
+	return alert.CheckSuccessBy(s.Alerts.SuccessBy, s.Timing())
 }
 
 // serverFields are the fields that a server adds to a task when it shows one.

@@ -59,6 +59,50 @@ func TestMinimalSpec_IsReadAsTheSameTask(t *testing.T) {
 	})
 }
 
+// A receiver has other defaults. What differs from them is kept, even if it is the default of other tasks.
+func TestMinimalSpec_OfAReceiver(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		action := rapid.SampledFrom([]task.Action{{Noop: &task.Noop{}}, {HTTP: &task.HTTP{URL: "https://a", UnsentFor: new(task.Duration)}}}).Draw(t, "action")
+		spec := task.ReceiverDefaults(action)
+		spec.Name, spec.Action, spec.Accept.Env = "slack", action, []string{"ALERT_TEXT"}
+		spec.Retry.Attempts = rapid.SampledFrom([]int{1, 4}).Draw(t, "attempts")
+		spec.Retry.MaxBackoff = rapid.SampledFrom([]task.Duration{0, task.Duration(time.Minute)}).Draw(t, "max_backoff")
+		spec.MaxActive = rapid.SampledFrom([]int{1, 20}).Draw(t, "max_active")
+		spec.Timeout = rapid.SampledFrom([]task.Duration{spec.Timeout, task.Duration(5 * time.Minute)}).Draw(t, "timeout")
+		spec.History.Keep = rapid.SampledFrom([]int{50, 80}).Draw(t, "keep")
+		if rapid.Bool().Draw(t, "fields") {
+			no := false
+			spec.Receiver = &task.Receiver{From: []string{"shop"}, Repeat: new(task.Duration), Output: &no}
+			spec.Alerts = &task.Alerts{Notify: []string{"ops/mail"}, Failures: new(int), SuccessBy: "0 6 * * *", Output: true}
+		}
+		if err := Check(&spec); err != nil {
+			t.Fatal(err)
+		}
+
+		least, err := MinimalSpec(spec, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		objects, err := Read("x.json", least, "default")
+		if err != nil || objects[0].Err != nil {
+			t.Fatalf("%v: %+v\n%s", err, objects, least)
+		}
+
+		got, _ := json.Marshal(objects[0].Spec)
+		if want, _ := json.Marshal(spec); !bytes.Equal(got, want) {
+			t.Fatalf("%s\n is read as\n%s\nwant\n%s", least, got, want)
+		}
+	})
+
+	// The default of a receiver is not written.
+	spec := task.ReceiverDefaults(task.Action{})
+	spec.Name, spec.Action.Noop = "slack", &task.Noop{}
+	if b, err := MinimalSpec(spec, true); err != nil || string(b) != `{"name":"slack","schedule":"@manual","action":{"noop":{}},"receiver":{}}` {
+		t.Errorf("%s, %v", b, err)
+	}
+}
+
 func TestMinimalSpec_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 	s := task.Defaults()
 	s.Name, s.Schedule, s.Action.Noop = "a", task.Schedules{"@daily"}, &task.Noop{}

@@ -74,6 +74,8 @@ func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) erro
 func TestSchema_TakesTheExamples(t *testing.T) {
 	s := compiled(t)
 	files, err := filepath.Glob("../../../examples/*.yaml")
+	receivers, _ := filepath.Glob("../../../examples/receivers/*.yaml") // the pattern is valid
+	files = append(files, receivers...)
 	if err != nil || len(files) < 6 {
 		t.Fatalf("%d examples, %v", len(files), err)
 	}
@@ -91,6 +93,7 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 
 	for _, text := range []string{
 		"- {name: a, schedule: '@daily', action: {noop: {}}}\n- {name: b, schedule: ['@daily'], action: {noop: {}}}\n",
+		"{name: a, action: {noop: {}}, receiver: {from: [b], repeat: 0s, for: 1m, output: false}, alerts: {notify: [b, c/d], failures: 0, success_within: 26h, success_by: '0 6 * * *'}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '027', groups: [], ionice: best-effort/7, limits: {core: 0, memory: 1.5Gi, swap: 64 MiB, cpu: 1.5, cpu_time: 1m}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a/${run.id}', json: [1, {a: null}], auth: {bearer: a/b}, expect: {status: [2xx, '302']}, limit: {body: 2Mi}, unsent_for: 0s, results: {id: /a, all: ''}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: secret:slack/url, method: PUT, body: secret:a/b, tls: {ca: secret:a/ca}, idempotent: true, headers: {X-A: '1'}}}}",
@@ -129,6 +132,7 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: a/b, basic: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: key}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', tls: {ca: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', form: {}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: ['1xx']}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: [200]}}}}",
+		"{name: a, action: {noop: {}}, alerts: {}}", "{name: a, action: {noop: {}}, receiver: null}", "{name: a, action: {noop: {}}, receiver: {from: b}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', results: {a: b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', headers: {A: 1}}}}",
 		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
 	} {
@@ -229,6 +233,12 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 		doc[group] = map[string]any{inner: value, "order": []string{"n1"}}
 	case inner != "":
 		doc[group] = map[string]any{inner: value}
+		switch group {
+		case "receiver":
+			delete(doc, "schedule")
+		case "alerts":
+			doc["history"] = map[string]any{"keep": 200}
+		}
 	default:
 		doc[path] = value
 	}

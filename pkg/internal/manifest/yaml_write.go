@@ -212,12 +212,12 @@ func MinimalSpec(s task.Spec, bare bool) (json.RawMessage, error) {
 		return nil, err
 	}
 
-	std, err := nodeOf(task.Defaults())
+	std, err := nodeOf(task.DefaultsOf(s))
 	if err != nil {
 		return nil, err
 	}
 
-	least := n.withoutDefaults(std.withoutKeys(map[string]bool{"name": true, "namespace": true, "schedule": true}))
+	least := n.withoutDefaults(std.withoutKeys(map[string]bool{"name": true, "namespace": true, "schedule": true, "receiver": true}))
 	if bare {
 		least = least.withoutKeys(map[string]bool{"namespace": true})
 	}

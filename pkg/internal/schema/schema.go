@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -23,6 +24,11 @@ import (
 func Refine(all map[string]*huma.Schema) {
 	refineObject(all, all["Spec"], task.SpecFields())
 	all["Noop"].AdditionalProperties = false
+
+	// A receiver of alerts has a schedule by default.
+	spec := all["Spec"]
+	spec.Required = slices.DeleteFunc(spec.Required, func(name string) bool { return name == "schedule" })
+	spec.AnyOf = []*huma.Schema{{Required: []string{"schedule"}}, {Required: []string{"receiver"}}}
 
 	one := 1
 	all["HTTPTLS"].MinProperties = &one

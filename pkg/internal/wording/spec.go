@@ -60,8 +60,55 @@ func TaskFields(t client.Task) []Field {
 	list.add("Parts", PartsOfRunsText(t.Target))
 	list.add("History", HistoryText(t.History))
 	list.add("Manual runs give", AcceptText(t.Accept))
+	list.add("Alerts when", AlertsText(t.Alerts))
+	list.add("Receives", ReceiverText(t.Receiver))
 
 	return list
+}
+
+// AlertsText describes what is expected of a task and whom its alerts notify, or returns "" if nothing is.
+func AlertsText(a *task.Alerts) string {
+	if a == nil {
+		return ""
+	}
+
+	var words []string
+	switch n := a.FailuresInARow(); {
+	case n == 1:
+		words = append(words, "a run fails")
+	case n > 1:
+		words = append(words, fmt.Sprintf("%d runs in a row fail", n))
+	}
+	if a.SuccessWithin > 0 {
+		words = append(words, "no run succeeds within "+a.SuccessWithin.String())
+	}
+	if a.SuccessBy != "" {
+		words = append(words, "the newest tick has not succeeded by "+a.SuccessBy)
+	}
+
+	return cmp.Or(strings.Join(words, ", or "), "never") + "; notifies " + cmp.Or(strings.Join(a.Notify, ", "), "nobody")
+}
+
+// ReceiverText describes what a receiver of alerts gets, or returns "" if the task is none.
+func ReceiverText(r *task.Receiver) string {
+	if r == nil {
+		return ""
+	}
+
+	words := "alerts of its namespace"
+	if len(r.From) > 0 {
+		words += " and of " + strings.Join(r.From, ", ")
+	}
+	words += ", after " + task.Duration(r.OpenFor()).String()
+
+	if repeat := r.RepeatAfter(); repeat > 0 {
+		words += ", and again after " + task.Duration(repeat).String()
+	}
+	if !r.AllowsOutput() {
+		words += ", without output"
+	}
+
+	return words
 }
 
 // RunsLeftText describes how many runs are left of the maximum number.

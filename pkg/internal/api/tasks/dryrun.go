@@ -100,8 +100,8 @@ func entryIn(st *store.Stored) *task.Entry {
 
 // statedFields returns the fields of a new spec that differ from the defaults, except for its name.
 func statedFields(s task.Spec) []client.FieldChange {
-	std := task.Defaults()
-	std.Name, std.Namespace = s.Name, s.Namespace
+	std := task.DefaultsOf(s)
+	std.Name, std.Namespace, std.Receiver = s.Name, s.Namespace, nil
 
 	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // the default has no action, but every task has one
 	for i := range list {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -86,11 +87,16 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 	// The schedule is checked again after H and @in have been replaced, because the values that replace them must be valid
 	// too.
 	timing, err := spreadTiming(spec)
-	if err != nil || slices.Equal(timing.Schedule, checked) {
+	if err != nil {
 		return err
 	}
+	if !slices.Equal(timing.Schedule, checked) {
+		if err := schedule.Check(timing); err != nil {
+			return err
+		}
+	}
 
-	return schedule.Check(timing)
+	return alert.CheckSpec(spec, timing, h.Now())
 }
 
 // spreadTiming returns the timing of a spec. H in a schedule is replaced by a value that is derived from the task's
