@@ -20,11 +20,16 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	}
 
 	v.Result = result
-	// A write, real or dry, warns about runs that no present node would take. A delete does not.
-	if result != "" && result != client.Deleted && h.Nodes != nil {
-		known := c.Rights().View()
-		v.WarningDetails = placementWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
-		v.Warnings = task.WarningTexts(v.WarningDetails)
+	// A write, real or dry, warns about runs that no present node would take, and about alerts. A delete does not.
+	if result != "" && result != client.Deleted {
+		if h.Nodes != nil {
+			known := c.Rights().View()
+			v.WarningDetails = placementWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
+		}
+		v.WarningDetails = append(v.WarningDetails, h.alertWarnings(c.Context(), []store.Stored{st})[0]...)
+		if v.WarningDetails != nil {
+			v.Warnings = task.WarningTexts(v.WarningDetails)
+		}
 	}
 
 	if c.dry {

@@ -414,7 +414,15 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 		nodes = known.LimitNodes(b.Nodes())
 	}
 
-	for _, it := range g.items {
+	stored := make([]store.Stored, len(g.items))
+	for i, it := range g.items {
+		if it.err == nil {
+			stored[i] = it.st
+		}
+	}
+	warnings := b.alertWarnings(ctx, stored)
+
+	for i, it := range g.items {
 		r := client.BatchResult{Line: it.number, Name: httpapi.Shorten(it.spec.Name), Result: it.result}
 		if r.Name != "" {
 			r.Namespace = httpapi.Shorten(it.spec.Namespace)
@@ -428,6 +436,8 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, shown[it], it.change
 			if b.Nodes != nil {
 				r.WarningDetails = placementWarnings(known.Namespace(it.ref.Namespace), it.st.Task.Spec, nodes)
+			}
+			if r.WarningDetails = append(r.WarningDetails, warnings[i]...); r.WarningDetails != nil {
 				r.Warnings = task.WarningTexts(r.WarningDetails)
 			}
 
