@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -28,6 +29,8 @@ type bulkFlags struct {
 	parts  bool                // include parts of runs
 	of     []task.State        // the states of runs to which the command applies
 	only   func(task.Run) bool // a further condition; nil: none
+	// skip returns the runs of a list that a glob or a flag selects, without those to which the command does not apply. nil: all.
+	skip func(context.Context, *factory.Factory, *client.Client, []task.Run) []task.Run
 }
 
 // bindFlags declares the flags.
@@ -192,6 +195,9 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	if err != nil {
 		return nil, false, err
 	}
+	if p.skip != nil {
+		runs = p.skip(ctx, f, c, runs)
+	}
 
 	for _, r := range runs {
 		if (of == nil || of[selection.Ref{Namespace: r.Namespace, Name: r.Task}]) && (p.only == nil || p.only(r)) {
@@ -261,13 +267,13 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 		Short: "Retry dead runs",
 		Long: "Retry dead runs: runs that failed, timed out or were lost and have no attempt left. The command queues a new run with\n" +
 			"the environment of the old one, and removes the old one from the list of dead runs. A glob selects the dead runs of all\n" +
-			"tasks whose names match.\n\n" + selection.RunHelp,
+			"tasks whose names match. Messages to receivers of alerts are not retried: what is still open is sent again.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
   carillon run retry 'nightly-*' --state timed_out
   carillon run retry -l team=data --yes
   carillon run retry --all --dry-run`,
 	}
-	return runsCommand(f, cmd, &bulkFlags{dead: true, of: deadStates}, "queued again",
+	return runsCommand(f, cmd, &bulkFlags{dead: true, of: deadStates, skip: skipMessages}, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			t, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
 			if err == nil {
@@ -275,6 +281,38 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 			}
 			return t.Run, fmt.Sprintf("queued %s as a retry of %s", t.ID, r.ID), err
 		}, selection.RunName)
+}
+
+// skipMessages removes the runs of receivers of alerts, which the server does not retry. Their runs are all manual.
+func skipMessages(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run) []task.Run {
+	isReceiver := map[selection.Ref]bool{}
+	skipped := 0
+
+	kept := slices.DeleteFunc(runs, func(r task.Run) bool {
+		if r.Trigger != task.TriggerManual {
+			return false
+		}
+
+		ref := selection.Ref{Namespace: r.Namespace, Name: r.Task}
+		is, known := isReceiver[ref]
+		if !known {
+			// Whoever may not read the task learns from the server that its run is not retried.
+			t, err := c.Tasks.Get(ctx, r.Namespace, r.Task)
+			is = r.CreatedBy == task.MessageSender || err == nil && t.Receiver != nil
+			isReceiver[ref] = is
+		}
+		if is {
+			skipped++
+		}
+
+		return is
+	})
+
+	if skipped > 0 {
+		f.Note("skipped %s of receivers of alerts: what is still open is sent again", wording.Plural(int64(skipped), "run"))
+	}
+
+	return kept
 }
 
 // dismissCommand returns "carillon run dismiss".

@@ -160,6 +160,12 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 			return fmt.Errorf("run %s of task %s, which has been deleted and created again: %w", d.ID, ref, task.ErrNotFound)
 		}
 
+		// The text of a message is of the time when it was written. If it failed, what is still open is sent anew anyway.
+		if st.Task.Receiver != nil {
+			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: messages of a receiver cannot be retried; what is still open is sent again", d.ID, ref).
+				WithField("run").WithHint("to remove it from the list: carillon run dismiss " + d.ID)
+		}
+
 		// The task may have changed. If it accepts less by now, the new run would fail at once.
 		if err := st.Task.Accept.Check(d.Input()); err != nil {
 			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: the task has changed: %v", d.ID, ref, err).WithField("run")

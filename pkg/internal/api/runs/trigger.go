@@ -64,6 +64,9 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := st.Task.Accept.Check(input); err != nil {
 			return err
 		}
+		if err := st.Task.CheckMessageEnv(input); err != nil {
+			return err
+		}
 
 		if err := h.checkQueue(c.Context(), ref); err != nil {
 			return err
