@@ -74,6 +74,8 @@ install -m 644 scripts/deb/carillon.service scripts/deb/carillon.socket "$tree/u
 install -m 644 scripts/deb/lintian-overrides "$tree/usr/share/lintian/overrides/carillon"
 install -m 644 scripts/deb/copyright "$doc/copyright"
 install -m 644 scripts/deb/scheduler-only.conf examples/*.yaml "$doc/examples/"
+install -d "$doc/examples/receivers"
+install -m 644 examples/receivers/*.yaml "$doc/examples/receivers/"
 install -m 755 scripts/deb/postinst scripts/deb/prerm scripts/deb/postrm "$tree/DEBIAN/"
 install -d "$doc/docs/how-to"
 install -m 644 README.md "$doc/"
