@@ -172,24 +172,23 @@ func (in *Index) visitWatched(from int32, w *WatchedRow, visit func(w *WatchedRo
 // visitOne visits the task in a slot, which has expectations.
 func (in *Index) visitOne(c *chunk, i, slot int32, w *WatchedRow, visit func(w *WatchedRow)) {
 	row, mark := &c.rows[i], &c.watched[i]
-	*w = WatchedRow{
-		Slot: slot, Row: row, Alerts: in.watches.alertsOf(*mark), NotMet: row.Flags & AlertFlags, Waiting: uint8(*mark & maxWaiting), Unknown: *mark&unknownMark != 0,
-	}
+	notMet, waiting, isUnknown, judgeAt := row.Flags&AlertFlags, uint8(*mark&maxWaiting), *mark&unknownMark != 0, uint32(0)
 	if c.judgeAt != nil {
-		w.JudgeAt = c.judgeAt[i]
+		judgeAt = c.judgeAt[i]
 	}
 
-	was := *w
+	w.Slot, w.Row, w.Alerts = slot, row, in.watches.alertsOf(*mark)
+	w.NotMet, w.JudgeAt, w.Waiting, w.Unknown = notMet, judgeAt, waiting, isUnknown
 	visit(w)
 
 	// Most visits change nothing. Then nothing is written, so that a scan of a million rows leaves them in the caches of others.
-	if w.NotMet != was.NotMet {
+	if w.NotMet != notMet {
 		row.Flags = row.Flags&^AlertFlags | w.NotMet&AlertFlags
 	}
-	if w.JudgeAt != was.JudgeAt {
+	if w.JudgeAt != judgeAt {
 		c.setJudgeAt(i, w.JudgeAt)
 	}
-	if w.Waiting != was.Waiting || w.Unknown != was.Unknown {
+	if w.Waiting != waiting || w.Unknown != isUnknown {
 		*mark = *mark>>numberShift<<numberShift | watchMark(min(w.Waiting, maxWaiting))
 		if w.Unknown {
 			*mark |= unknownMark

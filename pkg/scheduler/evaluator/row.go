@@ -62,7 +62,7 @@ func failuresDiffer(w *readmodel.WatchedRow) bool {
 func (e *eye) successWithinDiffers(w *readmodel.WatchedRow) bool {
 	within, isOpen := w.Alerts.SuccessWithin.Std(), w.NotMet.Has(readmodel.AlertSuccessWithin)
 
-	isMet := w.Row.LastSuccess != 0 && e.now.Sub(time.Unix(int64(w.Row.LastSuccess), 0)) < within
+	isMet := w.Row.LastSuccess != 0 && time.Duration(e.now.Unix()-int64(w.Row.LastSuccess))*time.Second < within
 	switch {
 	case within == 0:
 		return isOpen

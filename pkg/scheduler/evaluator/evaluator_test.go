@@ -1,0 +1,336 @@
+package evaluator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+var noon = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+
+// newShard returns a shard that was opened at a time.
+func newShard(opened time.Time) *shardAlerts {
+	s := newShardAlerts(Shard{Index: &readmodel.Index{}, Opened: opened})
+	s.load(nil)
+
+	return s
+}
+
+// put adds the row of a task.
+func (s *shardAlerts) put(r readmodel.Row, a *task.Alerts) int32 {
+	return s.Index.Put(readmodel.NoSlot, r, readmodel.Details{}, a)
+}
+
+// visited returns the tasks that a visit finds.
+func (s *shardAlerts) visited(now time.Time) (names []string) {
+	var q queue
+	s.visit(now, &q)
+	for _, j := range q.inTurn(1000) {
+		names = append(names, j.name)
+	}
+
+	return names
+}
+
+// rowWith returns a row whose past is known.
+func rowWith(change func(r *readmodel.Row)) readmodel.Row {
+	r := readmodel.Row{Name: "shop/a", Flags: readmodel.History}
+	change(&r)
+
+	return r
+}
+
+func TestEye_SeesWhatMustBeRead(t *testing.T) {
+	t.Parallel()
+
+	const failing, paused = readmodel.History | readmodel.Failing, readmodel.History | readmodel.Paused
+	three, within, by := &task.Alerts{Failures: new(3)}, &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Hour)}, &task.Alerts{Failures: new(0), SuccessBy: "0 6 * * *"}
+	ago := func(d time.Duration) uint32 { return uint32(noon.Add(-d).Unix()) }
+	at := func(d time.Duration) uint32 { return uint32(noon.Add(d).Unix()) }
+
+	for name, c := range map[string]struct {
+		row     readmodel.Row
+		alerts  *task.Alerts
+		notMet  readmodel.Flags
+		judgeAt uint32
+		want    glance
+	}{
+		"no past":                  {readmodel.Row{}, three, 0, 0, unknown},
+		"unreadable":               {rowWith(func(r *readmodel.Row) { r.Flags |= readmodel.Unreadable }), three, 0, 0, unknown},
+		"healthy":                  {rowWith(func(*readmodel.Row) {}), three, 0, 0, agrees},
+		"few failures":             {rowWith(func(r *readmodel.Row) { r.Flags, r.Failures = failing, 2 }), three, 0, 0, agrees},
+		"many failures":            {rowWith(func(r *readmodel.Row) { r.Flags, r.Failures = failing, 3 }), three, 0, 0, differs},
+		"many, and dismissed":      {rowWith(func(r *readmodel.Row) { r.Failures = 3 }), three, 0, 0, agrees},
+		"open and failing":         {rowWith(func(r *readmodel.Row) { r.Flags, r.Failures = failing, 1 }), three, readmodel.AlertFailures, 0, agrees},
+		"open and not failing":     {rowWith(func(*readmodel.Row) {}), three, readmodel.AlertFailures, 0, differs},
+		"open and off":             {rowWith(func(r *readmodel.Row) { r.Flags = failing }), within, readmodel.AlertFailures, noJudgement, differs},
+		"a recent success":         {rowWith(func(r *readmodel.Row) { r.LastSuccess = ago(59 * time.Minute) }), within, 0, 0, agrees},
+		"an old success":           {rowWith(func(r *readmodel.Row) { r.LastSuccess = ago(60 * time.Minute) }), within, 0, 0, differs},
+		"no success":               {rowWith(func(*readmodel.Row) {}), within, 0, 0, differs},
+		"no success, judged later": {rowWith(func(*readmodel.Row) {}), within, 0, at(time.Second), agrees},
+		"no success, judged now":   {rowWith(func(*readmodel.Row) {}), within, 0, at(0), differs},
+		"open, an old success":     {rowWith(func(r *readmodel.Row) { r.LastSuccess = ago(2 * time.Hour) }), within, readmodel.AlertSuccessWithin, noJudgement, agrees},
+		"open, a recent success":   {rowWith(func(r *readmodel.Row) { r.LastSuccess = ago(time.Minute) }), within, readmodel.AlertSuccessWithin, noJudgement, differs},
+		"open and paused":          {rowWith(func(r *readmodel.Row) { r.Flags = paused }), within, readmodel.AlertSuccessWithin, noJudgement, differs},
+		"a deadline to come":       {rowWith(func(*readmodel.Row) {}), by, 0, at(time.Hour), agrees},
+		"a deadline has passed":    {rowWith(func(*readmodel.Row) {}), by, 0, at(0), differs},
+		"a deadline not known":     {rowWith(func(*readmodel.Row) {}), by, 0, 0, differs},
+		"missed, nothing since":    {rowWith(func(r *readmodel.Row) { r.LastSuccess = 7 }), by, readmodel.AlertSuccessBy, at(time.Hour), agrees},
+		"missed, a success since":  {rowWith(func(r *readmodel.Row) { r.LastSuccess = 8 }), by, readmodel.AlertSuccessBy, at(time.Hour), differs},
+		"missed and paused":        {rowWith(func(r *readmodel.Row) { r.LastSuccess, r.Flags = 7, paused }), by, readmodel.AlertSuccessBy, at(time.Hour), differs},
+	} {
+		e := eye{now: noon, opened: noon.Add(-time.Hour), first: map[deadlineKey]uint32{}}
+		w := readmodel.WatchedRow{Row: &c.row, Alerts: c.alerts, NotMet: c.notMet, JudgeAt: c.judgeAt}
+		if got := e.look(&w, 7); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// After an opening, a deadline is judged when it comes, and earlier ones after the time for catching up.
+func TestEye_JudgesDeadlinesAfterAnOpening(t *testing.T) {
+	t.Parallel()
+
+	s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{"0 3 * * *"}, Timezone: "Europe/Berlin"}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for deadline, want := range map[string]time.Time{
+		"5 13 * * *": noon.Add(5*time.Minute + 15*time.Second), // in Berlin
+		"0 13 * * *": noon.Add(15 * time.Second),
+		"5 12 * * *": noon.Add(alert.CatchUpTime),
+	} {
+		r := rowWith(func(r *readmodel.Row) { r.Schedule = s })
+		e := eye{now: noon.Add(time.Second), opened: noon, first: map[deadlineKey]uint32{}}
+		w := readmodel.WatchedRow{Row: &r, Alerts: &task.Alerts{Failures: new(0), SuccessBy: deadline}}
+		if look := e.look(&w, 0); look != agrees || int64(w.JudgeAt) != want.Unix() {
+			t.Errorf("%s: %d, judged at %s, want %s", deadline, look, time.Unix(int64(w.JudgeAt), 0).UTC(), want)
+		}
+	}
+}
+
+// Tasks whose runs fail come first, and no namespace waits for another.
+func TestQueue_TakesNamespacesInTurn(t *testing.T) {
+	t.Parallel()
+
+	var q queue
+	for i := range 3 * tasksPerVisit {
+		q.add(job{name: fmt.Sprintf("big/t%05d", i), isFailing: true})
+	}
+	for _, name := range []string{"late/a", "small/a", "late/b", "big/deadline"} {
+		q.add(job{name: name, isFailing: name == "small/a"})
+	}
+
+	jobs := q.inTurn(tasksPerVisit)
+	if len(jobs) != tasksPerVisit || jobs[1].name != "small/a" {
+		t.Errorf("%d tasks, the second is %s", len(jobs), jobs[1].name)
+	}
+	if q.size > tasksPerVisit+4 {
+		t.Errorf("the queue has %d tasks", q.size)
+	}
+
+	q = queue{}
+	for _, name := range []string{"b/1", "a/1", "a/2", "a/3", "b/2", "c/1"} {
+		q.add(job{name: name, isFailing: name[0] == 'c'})
+	}
+	var names []string
+	for _, j := range q.inTurn(5) {
+		names = append(names, j.name)
+	}
+	if got := strings.Join(names, " "); got != "c/1 a/1 b/1 a/2 b/2" {
+		t.Errorf("the order is %s", got)
+	}
+}
+
+// A task without verdict counts after five minutes, or after fifteen if its records were read and did not tell.
+func TestVisit_CountsTasksWithoutVerdict(t *testing.T) {
+	t.Parallel()
+
+	a := &task.Alerts{}
+	for minute, want := range map[int]int{4: 0, 5: 1, 14: 1, 15: 2, 200: 2} {
+		s := newShard(noon)
+		s.put(rowWith(func(r *readmodel.Row) { r.Name = "shop/fine" }), a)
+		s.put(readmodel.Row{Name: "shop/unread"}, a)
+		s.put(readmodel.Row{Name: "shop/plain"}, nil)
+		slot := s.put(rowWith(func(r *readmodel.Row) {
+			r.Name, r.Flags, r.Failures = "shop/told", readmodel.History|readmodel.Failing, 1
+		}), a)
+		s.Index.ChangeWatched(slot, "shop/told", func(w *readmodel.WatchedRow) { w.Unknown = true })
+
+		for i := range minute {
+			s.visited(noon.Add(time.Duration(i+1) * time.Minute))
+		}
+		if s.notEvaluated != want {
+			t.Errorf("after %d minutes, %d tasks are not evaluated, want %d", minute, s.notEvaluated, want)
+		}
+	}
+}
+
+// A shard that nobody watches is not visited, and one in which nothing has changed only every fifteen seconds.
+func TestVisit_DoesNoMoreThanItMust(t *testing.T) {
+	t.Parallel()
+
+	s := newShard(noon)
+	s.put(rowWith(func(*readmodel.Row) {}), nil)
+	s.visited(noon)
+	if s.visits != 0 {
+		t.Error("it visits a shard without alerts")
+	}
+
+	s.put(rowWith(func(r *readmodel.Row) { r.Name = "shop/b" }), &task.Alerts{})
+	now := noon.Add(time.Second)
+	for range 12 {
+		s.visited(now)
+		now = now.Add(visitEvery)
+	}
+	if s.visits != 4 {
+		t.Errorf("%d visits in a minute without changes, want 4", s.visits)
+	}
+
+	s.Index.NoteApplied(7)
+	s.visited(now)
+	if s.visits != 5 {
+		t.Error("it does not visit a shard that has changed")
+	}
+}
+
+// An open alert whose task is not watched is read, and one that is found again gets its flag.
+func TestVisit_FindsTheTasksOfAlerts(t *testing.T) {
+	t.Parallel()
+
+	s := newShard(noon)
+	a := &task.Alerts{Notify: []string{"ops/slack"}}
+	slot := s.put(rowWith(func(r *readmodel.Row) {
+		r.Name, r.Flags, r.Failures = "shop/fails", readmodel.History|readmodel.Failing, 1
+	}), a)
+	s.put(rowWith(func(r *readmodel.Row) { r.Name = "shop/unwatched" }), nil)
+	s.load([]task.Alert{
+		{Namespace: "shop", Task: "fails", Kind: task.AlertFailures, Notify: []string{"ops/slack"}},
+		{Namespace: "shop", Task: "unwatched", Kind: task.AlertFailures},
+		{Namespace: "shop", Task: "deleted", Kind: task.AlertSuccessBy},
+		{Namespace: "shop", Task: "closed", Kind: task.AlertFailures, Closed: &task.AlertClose{}},
+	})
+
+	got := s.visited(noon)
+	slices.Sort(got)
+	// The first one is read because nothing is known of its last reading.
+	if want := []string{"shop/deleted", "shop/fails", "shop/unwatched"}; !slices.Equal(got, want) {
+		t.Errorf("it reads %q, want %q", got, want)
+	}
+	if !s.Index.Row(slot).Flags.Has(readmodel.AlertFailures) {
+		t.Error("the row of a task with an open alert has no flag")
+	}
+}
+
+// Rooms are full from 50 open alerts on, until fewer than 25 are open. Each receiver has a room in each namespace.
+func TestRooms_HaveEnoughRoomAgainAtHalf(t *testing.T) {
+	t.Parallel()
+
+	s := newShard(noon)
+	open := func(n int) {
+		clear(s.tasks)
+		for i := range n {
+			s.taskNamed(fmt.Sprintf("shop/t%02d", i)).records[0] = &task.Alert{Namespace: "shop", Notify: []string{"ops/slack"}}
+		}
+		s.updateRooms()
+	}
+
+	slack, both := []string{"ops/slack"}, []string{"ops/dba", "ops/slack"}
+	for _, c := range []struct {
+		open int
+		room bool
+	}{{0, true}, {49, true}, {50, false}, {49, false}, {25, false}, {24, true}, {49, true}} {
+		open(c.open)
+		if got := s.hasRoom("shop", slack); got != c.room {
+			t.Errorf("with %d open: room %t, want %t", c.open, got, c.room)
+		}
+		if !s.hasRoom("shop", both) || !s.hasRoom("web", slack) || !s.hasRoom("shop", nil) {
+			t.Errorf("with %d open, another receiver or namespace has no room", c.open)
+		}
+	}
+}
+
+func TestMoreAlert_CountsWhatHasNoRecord(t *testing.T) {
+	t.Parallel()
+
+	r := room{"shop", "ops/slack"}
+	three := map[task.AlertKind]int{task.AlertFailures: 3}
+	if a := moreAlert(nil, r, nil, noon); a != nil {
+		t.Errorf("without alerts: %+v", a)
+	}
+
+	first := moreAlert(nil, r, three, noon)
+	if first == nil || first.Kind != task.AlertMore || first.Receiver != "ops/slack" || first.Namespace != "shop" || first.More[task.AlertFailures] != 3 || first.Openings != 1 || !first.OpenedAt.Equal(noon) {
+		t.Fatalf("%+v", first)
+	}
+	first.ID, first.Mod = 7, 8
+	if a := moreAlert(first, r, three, noon.Add(time.Minute)); a != nil {
+		t.Errorf("without a change: %+v", a)
+	}
+
+	more := moreAlert(first, r, map[task.AlertKind]int{task.AlertFailures: 4}, noon.Add(time.Minute))
+	if more == nil || more.More[task.AlertFailures] != 4 || !more.OpenedAt.Equal(noon) || more.Mod != 8 {
+		t.Errorf("with one more: %+v", more)
+	}
+
+	closed := moreAlert(more, r, nil, noon.Add(time.Hour))
+	if closed == nil || closed.Closed == nil || closed.Closed.Why != task.AlertSolved {
+		t.Fatalf("without any: %+v", closed)
+	}
+	if a := moreAlert(closed, r, nil, noon.Add(time.Hour)); a != nil {
+		t.Errorf("closed again: %+v", a)
+	}
+
+	again := moreAlert(closed, r, three, noon.Add(2*time.Hour))
+	if again == nil || !again.IsOpen() || again.Openings != 2 || again.ID != 7 || again.Mod != 8 || len(again.Opened) != 1 {
+		t.Errorf("opened again: %+v", again)
+	}
+}
+
+// Closed alerts are deleted after two hours, and the oldest of a room with many before that.
+func TestClosedLongAgo(t *testing.T) {
+	t.Parallel()
+
+	s := newShard(noon)
+	for i := range 60 {
+		s.taskNamed(fmt.Sprintf("shop/t%02d", i)).records[0] = &task.Alert{Namespace: "shop", Task: fmt.Sprintf("t%02d", i), Notify: []string{"ops/slack"}, Closed: &task.AlertClose{At: task.At(noon.Add(-time.Duration(i) * time.Minute))}}
+	}
+	s.taskNamed("shop/open").records[0] = &task.Alert{Namespace: "shop", Task: "open"}
+	s.taskNamed("web/old").records[1] = &task.Alert{Namespace: "web", Task: "old", Closed: &task.AlertClose{At: task.At(noon.Add(-2 * time.Hour))}}
+
+	var got []string
+	for _, a := range s.closedLongAgo(noon) {
+		got = append(got, a.Task)
+	}
+	slices.Sort(got)
+	if want := []string{"old", "t50", "t51", "t52", "t53", "t54", "t55", "t56", "t57", "t58", "t59"}; !slices.Equal(got, want) {
+		t.Errorf("%q are deleted, want %q", got, want)
+	}
+}
+
+// BenchmarkVisit measures a visit of a shard with a million tasks with alerts, in which nothing has to change.
+func BenchmarkVisit(b *testing.B) {
+	const tasks = 1_000_000
+	s := newShard(noon)
+	a := &task.Alerts{Notify: []string{"ops/slack"}, SuccessWithin: task.Duration(26 * time.Hour)}
+	for i := range tasks {
+		s.put(rowWith(func(r *readmodel.Row) { r.Name, r.LastSuccess = fmt.Sprintf("shop/t%07d", i), uint32(noon.Unix()) }), a)
+	}
+
+	now := noon
+	for b.Loop() {
+		now = now.Add(visitIdleEvery)
+		if got := s.visited(now); len(got) != 0 {
+			b.Fatalf("%d tasks differ", len(got))
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/tasks, "ns/task")
+}
