@@ -38,3 +38,31 @@ func TestHostZone_IsThatOfThisHostsCron(t *testing.T) {
 		}
 	}
 }
+
+// cron does not read a system crontab that others could change.
+func TestIsWritableByOthers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "crontab")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for mode, want := range map[os.FileMode]bool{0o644: false, 0o664: true, 0o646: true, 0o600: false} {
+		if err := os.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		if got := isWritableByOthers(file); got != want {
+			t.Errorf("%o: %t", mode, got)
+		}
+	}
+}
+
+func TestIsOfThisHost(t *testing.T) {
+	for file, want := range map[string]bool{
+		"/etc/crontab": true, "/etc/cron.d/../cron.d/x": true, "/var/spool/cron/crontabs/ann": true, "stdin": true,
+		"crontab": false, "/srv/web-1/etc/crontab": false,
+	} {
+		if got := isOfThisHost(file); got != want {
+			t.Errorf("%s: %t", file, got)
+		}
+	}
+}

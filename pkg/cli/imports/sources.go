@@ -82,7 +82,13 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 				i.noteForm(name, &form)
 			}
 
-			i.Debian = i.Node == "" && isOfThisHost(name) && isDebian()
+			ours := i.Node == "" && isOfThisHost(name)
+			if ours && form.System && isWritableByOthers(name) {
+				i.refuseFile(name, "cron ignores the file, because its group or others can write it: correct its mode with chmod go-w")
+				return
+			}
+
+			i.Debian = ours && isDebian()
 			i.addResult(importer.Crontab(name, text, form, i.Options))
 		})
 
@@ -116,6 +122,12 @@ func (i *importSession) refuseFile(name, why string) {
 func isOfThisHost(name string) bool {
 	path, err := filepath.Abs(name)
 	return name == "stdin" || err == nil && (strings.HasPrefix(path, "/etc/") || strings.HasPrefix(path, "/var/spool/"))
+}
+
+// isWritableByOthers reports whether somebody else than the owner of a file can write it.
+func isWritableByOthers(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Perm()&0o022 != 0
 }
 
 // isDebian reports whether this host's cron is that of Debian and its derivatives. Their cronie is called crond.
