@@ -117,9 +117,9 @@ func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 
 		switch d.State {
 		case task.Skipped:
-			r.skipped += d.Ticks()
+			r.skipped = d.Ticks() // a later skip of the task may rewrite the record with more ticks
 		case task.Missed:
-			r.missed += d.Ticks()
+			r.missed = d.Ticks()
 		default:
 			if r.ends++; d.State != task.Succeeded || k.Late {
 				l.faults.addFault("run %s of %s ended as %q %s", k.Run, k.Ref, d.State, d.Message)

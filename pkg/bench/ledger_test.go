@@ -58,6 +58,11 @@ func (h *history) finish(n int, s task.State) {
 	}
 }
 
+// skip writes a record of several skipped ticks, the first of which is n.
+func (h *history) skip(n int, ticks int64) {
+	h.put(h.ledger.keys.Ended(h.ref, h.id(n)), task.Run{UID: h.uid, State: task.Skipped, Trigger: task.TriggerSchedule, TickRange: task.TickRange{Count: ticks}})
+}
+
 // other adds a task that has a tick every 250 ms by its own schedule, and fires its tick at ms, unless that is 0.
 func (h *history) other(ms int) {
 	l := h.l
@@ -86,6 +91,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 		want string // in the fault; "": no fault
 	}{
 		{"all is well", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(2, task.Skipped); h.mark(2) }, ""},
+		{"a record of skipped ticks that was extended", func(h *history) { h.finish(1, task.Skipped); h.skip(1, 2); h.mark(2) }, ""},
 		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, but 1 have an outcome"},
 		{"a tick beyond the watermark", func(h *history) { h.fire(1); h.finish(1, task.Succeeded) }, "had 0 ticks, but 1"},
 		{"a run dispatched twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.fire(1); h.mark(1) }, "was dispatched 2 times"},
