@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,10 +12,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/clock"
 )
@@ -30,6 +34,8 @@ type agents struct {
 type agent struct {
 	cmd    *exec.Cmd
 	listen string
+	stdin  io.Writer     // see answerCollect
+	stdout *bufio.Reader // its answers
 	ended  chan struct{} // closed when the process has ended
 }
 
@@ -98,8 +104,17 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 		return err
 	}
 
-	n.cmd.Stdout, n.cmd.Stderr = log, log
-	if err := n.cmd.Start(); err != nil {
+	n.cmd.Stderr = log
+
+	stdout, err := n.cmd.StdoutPipe()
+	if err == nil {
+		n.stdout = bufio.NewReader(stdout)
+		n.stdin, err = n.cmd.StdinPipe()
+	}
+	if err == nil {
+		err = n.cmd.Start()
+	}
+	if err != nil {
 		return err
 	}
 
@@ -109,7 +124,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 		close(n.ended)
 	}()
 
-	if err := n.awaitReady(ctx); err != nil {
+	if err := awaitReady(ctx, n.url(), n.ended); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
 
 		// Try another address only if the agent has ended, so that none keeps running unnoticed.
@@ -123,19 +138,21 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitReady waits until an agent reports that it is ready, which means that it fires ticks.
-func (a *agent) awaitReady(ctx context.Context) error {
+func (a *agent) url() string { return "http://" + a.listen }
+
+// awaitReady waits until a node reports that it is ready, which means that it fires ticks. ended is closed when it ends.
+func awaitReady(ctx context.Context, url string, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentTimeout, errors.New("it is not ready in time"))
 	defer cancel()
 
 	for clock.Sleep(ctx, 10*time.Millisecond) {
 		select {
-		case <-a.ended:
+		case <-ended:
 			return errEnded
 		default:
 		}
 
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.listen+"/readyz", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", nil)
 		if err != nil {
 			return err
 		}
@@ -186,27 +203,65 @@ func (a *agent) endProcess(ctx context.Context, s syscall.Signal) error {
 	return fmt.Errorf("%s did not end on %s", a.cmd.Args[3], s)
 }
 
-// userHertz is the unit of the times in /proc/<pid>/stat. It is the same on all systems.
-const userHertz = 100
-
 // cpuTime returns the CPU time that the process has used.
 func (a *agent) cpuTime() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
+	var t unix.Timespec
+	err := unix.ClockGettime(int32(^a.cmd.Process.Pid<<3|2), &t) // the clock of clock_getcpuclockid(3)
+
+	return time.Duration(t.Nano()), err
+}
+
+// cpuTimeOf returns the CPU time that the process uses while do runs.
+func (a *agent) cpuTimeOf(do func() error) (time.Duration, error) {
+	before, err := a.cpuTime()
 	if err != nil {
 		return 0, err
 	}
-
-	// The name of the program is in parentheses, and may contain spaces. User and system time are the 12th and the 13th
-	// field after it.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("%s has an unknown format", stat)
+	if err := do(); err != nil {
+		return 0, err
 	}
 
-	user, uerr := strconv.ParseInt(fields[11], 10, 64)
-	system, serr := strconv.ParseInt(fields[12], 10, 64)
+	after, err := a.cpuTime()
 
-	return time.Duration(user+system) * time.Second / userHertz, errors.Join(uerr, serr)
+	return after - before, err
+}
+
+// residentMemory returns the resident memory of the process in bytes.
+func (a *agent) residentMemory() int64 {
+	kib, _, _ := strings.Cut(fileField(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid), "VmRSS", ":"), " ")
+	n, _ := strconv.ParseInt(kib, 10, 64)
+
+	return n << 10
+}
+
+// collectGarbage lets the process collect its garbage and return free memory to the system. If profile is not "", the
+// process writes a profile of its heap to that file.
+func (a *agent) collectGarbage(profile string) error {
+	if _, err := fmt.Fprintln(a.stdin, profile); err != nil {
+		return err
+	}
+
+	if answer, err := a.stdout.ReadString('\n'); err != nil || answer != "\n" {
+		return errors.Join(err, errors.New(strings.TrimSpace(answer)))
+	}
+
+	return nil
+}
+
+// answerCollect is the other end of collectGarbage, in the agent: for each line that it reads, it collects the garbage and
+// writes a line, which contains the error if there is one.
+func answerCollect(in io.Reader, out io.Writer) {
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		debug.FreeOSMemory()
+		debug.FreeOSMemory() // the first one may find finalizers to run
+
+		answer := ""
+		if err := heapProfile(lines.Text()); err != nil {
+			answer = err.Error()
+		}
+
+		fmt.Fprintln(out, answer)
+	}
 }
 
 // stopAll ends all agents. It also works after ctx has ended.

@@ -20,8 +20,10 @@ import (
 
 // settings are the flags of all benchmarks. Each benchmark uses some of them.
 type settings struct {
-	Site etcdTargetConfig
-	Rig  rigConfig
+	Site   etcdTargetConfig
+	Shards int
+	Slots  int    // processes that run at the same time
+	Cgroup string // control groups of attempts: cgroup.Auto or cgroup.Off
 
 	Tasks       int
 	Duration    time.Duration
@@ -78,78 +80,21 @@ func meanOf(before, after Result) Result {
 	return r
 }
 
-// schedulerOrigin returns the time that a scheduler's clock shows before it is started: a month ago. However fast
-// that clock advances, it does not pass the real time, in which actions are started.
-func schedulerOrigin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
-
-// prepareRig creates the cluster with the tasks of a load, and starts its node.
-func (b *bench) prepareRig(ctx context.Context, l load) (*rig, *work, error) {
-	r, err := newRig(ctx, b.etcdTarget, b.Rig, b.log)
-	if err != nil {
-		return nil, nil, err
-	}
-
-	if err = b.createTasks(ctx, r, l); err == nil {
-		b.progress.beginStep("join, load %d shards", r.cluster.Shards)
-		err = r.joinCluster(ctx)
-	}
-
-	var w *work
-	if err == nil {
-		w, err = r.startParts(ctx, l)
-	}
-
-	if err != nil {
-		return nil, nil, errors.Join(err, r.close(ctx))
-	}
-
-	return r, w, nil
-}
-
-// createTasks creates the tasks of a load.
-func (b *bench) createTasks(ctx context.Context, r *rig, l load) error {
-	return b.populateTasks(ctx, r, l.tasks, l.makeTask)
-}
-
-// populateTasks creates n tasks, and shows the progress.
-func (b *bench) populateTasks(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
-	if n > 0 {
-		b.progress.beginStep("create %s tasks", formatNumber(float64(n)))
-	}
-
-	return createTasks(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
-		b.progress.showStatus("create %s tasks: %s", formatNumber(float64(n)), formatNumber(float64(made)))
-	})
-}
-
-// finishRuns waits until everything that is due has ended, and stops the node.
-func (b *bench) finishRuns(ctx context.Context, r *rig, w *work) error {
-	b.progress.beginStep("settle")
-	return errors.Join(r.awaitSettled(ctx, w), w.stopParts())
-}
-
-// counted is what a scheduler and an executor have counted themselves.
-type counted struct {
-	Ticks    map[string]int64 // by outcome
-	Finished int64            // attempts whose end is recorded
-}
-
-func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.observer.finished.Load()} }
-
-// verifyResult reads back what happened, compares it with what was counted, and sets the verification of res.
-// Everything must have ended, and the node must be stopped. period is that of the tasks whose schedule is "@every"
-// that long.
-func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
-	b.progress.beginStep("read every revision back")
+// verifyResult reads back what happened, compares it with the metrics of the node and the number of runs that were seen
+// to end, and sets the verification of res. Everything must have ended, and the node must be stopped. period is that of
+// the tasks whose schedule is "@every" that long.
+func (c *cluster) verifyResult(ctx context.Context, said metrics, finished int64, period time.Duration, res *Result) error {
+	c.progress.beginStep("read every revision back")
 
 	// Everything up to this revision belongs to the run.
-	upTo, err := r.currentRevision(ctx)
+	upTo, err := c.currentRevision(ctx)
 	if err != nil {
 		return err
 	}
 
 	// A history that cannot be read makes the result unverified. It is not an error of the benchmark.
-	t, err := r.readBack(ctx, period, r.cfg.Executor)
+	ends := c.inbox == nodeName
+	t, err := c.readBack(ctx, period, ends)
 	if err != nil {
 		if ctx.Err() != nil {
 			return err
@@ -158,16 +103,16 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 		return nil
 	}
 
-	// What scheduler and executor have counted must agree with etcd.
-	for _, c := range []struct {
+	// What was counted must agree with etcd.
+	for _, n := range []struct {
 		what           string
 		counted, found int64
 	}{
-		{"runs dispatched", said.Ticks["run"], t.Claimed}, {"ticks skipped", said.Ticks["skipped"], t.Skipped}, {"ticks missed", said.Ticks["missed"], t.Missed},
-		{"runs queued", said.Ticks["queued"], 0}, {"runs finished", said.Finished, t.Finished},
+		{"runs dispatched", said.ticks("run"), t.Claimed}, {"ticks skipped", said.ticks("skipped"), t.Skipped}, {"ticks missed", said.ticks("missed"), t.Missed},
+		{"runs queued", said.ticks("queued"), 0}, {"runs finished", finished, t.Finished},
 	} {
-		if c.counted != c.found {
-			t.addFault("%s: counted %d, but etcd has %d", c.what, c.counted, c.found)
+		if n.counted != n.found {
+			t.addFault("%s: counted %d, but etcd has %d", n.what, n.counted, n.found)
 		}
 	}
 
@@ -179,12 +124,12 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	res.setVerified(t.faultsAsError())
 
 	// The audit judges the same revisions by all guarantees of package check.
-	if !b.Audit {
+	if !c.Audit {
 		return nil
 	}
 
-	b.progress.beginStep("audit")
-	audit, err := r.auditRange(ctx, r.joinedAt, upTo, r.cfg.Executor)
+	c.progress.beginStep("audit")
+	audit, err := c.auditRange(ctx, c.from, upTo, ends)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -28,7 +27,7 @@ import (
 // Agents, their guardians and the children of benchmarks are started from this program with such an argument.
 // Without this, the test binary would run all tests again in each of them.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{schedulerChild, "agent", "guardian"}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{"agent", "guardian"}, os.Args[1]) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		code := Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 		stop()
@@ -68,20 +67,18 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		quick   bool // also in make test, and with the race detector
 	}{
 		{"fire", append([]string{"fire", "--tasks", "200"}, limited...), []string{"fire"}, []string{limitCommit, limitNested}, false},
-		{"fire one by one over grpc", append([]string{"fire", "--tasks", "200", "--commit", "direct", "--transport", "grpc", "--limit-duration", "0s"}, quick...),
+		{"fire over grpc", append([]string{"fire", "--tasks", "200", "--transport", "grpc", "--limit-duration", "0s"}, quick...),
 			[]string{"fire"}, nil, true},
 		{"lifecycle", append([]string{"lifecycle", "--tasks", "200", "--overlap", "allow", "--keep", "3"}, limited...),
 			[]string{"lifecycle"}, []string{limitCycle}, false},
 		{"lifecycle with ticks that are skipped", append([]string{"lifecycle", "--tasks", "50", "--outstanding", "50", "--limit-duration", "0s"}, quick...),
 			[]string{"lifecycle"}, nil, false},
-		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2", "--guardian=false"}, limited...),
+		{"process", append([]string{"process", "--tasks", "50", "--outstanding", "20", "--slots", "2"}, limited...),
 			[]string{"process"}, []string{limitSpawn}, false},
-		{"http", append([]string{"http", "--tasks", "50", "--outstanding", "20", "--guardian=false"}, limited...),
+		{"http", append([]string{"http", "--tasks", "50", "--outstanding", "20"}, limited...),
 			[]string{"http"}, []string{limitHTTP, httpAttempts}, false},
 		{"herd", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--audit"},
 			[]string{"herd/claim", "herd/start"}, nil, true},
-		{"herd without an executor", []string{"herd", "--tasks", "300", "--shards", "8", "--every", "1s", "--rounds", "1", "--executor=false", "--overlap", "allow"},
-			[]string{"herd/claim"}, nil, false},
 		{"latency", append([]string{"latency", "--rate", "50", "--audit"}, quick...), []string{"latency/claim", "latency/start"}, nil, true},
 		{"create", append([]string{"create", "--callers", "8", "--limit-duration", "100ms"}, quick...),
 			[]string{"create/bulk", "create/store", "create/api"}, []string{limitCreateBulk, limitCreate}, true},
@@ -226,39 +223,6 @@ func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	}
 }
 
-// An interrupt of the benchmark scale also ends the scheduler, although its request takes an hour.
-func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
-	etcd := kvtest.StartServer(t)
-	o := childRequest{Site: etcdTargetConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
-		Started: time.Now(), Origin: schedulerOrigin(), Idle: time.Hour}
-	c, err := startChild(schedulerChild, o, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	ctx, interrupt := context.WithCancel(t.Context())
-
-	for {
-		var w childReport
-		if err := c.readReport(ctx, &w); err != nil {
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("interrupted: %v", err)
-			}
-			break
-		}
-
-		if w.Loaded {
-			interrupt()
-		}
-	}
-
-	interrupt()
-
-	if err := c.stopChild(); err != nil {
-		t.Errorf("it did not end well: %v", err)
-	}
-}
-
 func onlyKey(t *testing.T, c *kv.Client, key string) {
 	t.Helper()
 	res, err := c.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly())
@@ -282,13 +246,11 @@ func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 		flag string
 		args []string
 	}{
-		{"--commit", []string{"fire", "--commit", "both"}},
 		{"--warmup", []string{"fire", "--warmup", "-1s"}},
 		{"--limit-duration", []string{"create", "--limit-duration", "-1s"}},
 		{"--overlap", []string{"lifecycle", "--overlap", "queue"}},
 		{"--every", []string{"herd", "--every", "1500ms"}},
 		{"--tasks", []string{"fire", "--tasks", "0"}},
-		{"--rate", []string{"scale", "--tasks", "100", "--rate", "101"}},
 		{"--rate", []string{"failover", "--tasks", "10", "--rate", "11"}},
 		{"--rate", []string{"list", "--tasks", "10", "--rate", "11"}},
 		{"--output", []string{"fire", "-o", "yaml"}},
@@ -312,7 +274,7 @@ func TestMain_ReportsErrorsLikeCarillon(t *testing.T) {
 		{[]string{"fire", "--durations", "1s"}, 2, "did you mean: --duration"},
 		{[]string{"process", "--", "/no/such/program"}, 2, "is not a program"},
 		{[]string{"create", "--callers", "0"}, 2, "--callers: "},
-		{[]string{"lifecycle", "--commit", "together"}, 2, "--commit: "},
+		{[]string{"lifecycle", "--transport", "udp"}, 2, "--transport: "},
 		{[]string{"herd", "--every", "1ms"}, 2, "--every: "},
 		{[]string{"latency", "--rate", "0"}, 2, "--rate: "},
 		{[]string{"scale", "--tasks", "0"}, 2, "--tasks: "},
@@ -348,7 +310,7 @@ func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 
 func TestClock_KnowsWhenItReachedATick(t *testing.T) {
 	at := time.UnixMilli(1_000_000)
-	c := newFakeClock(at)
+	c := newPacedClock(at)
 	if !c.Now().Equal(at) {
 		t.Errorf("it shows %s", c.Now())
 	}
@@ -361,12 +323,5 @@ func TestClock_KnowsWhenItReachedATick(t *testing.T) {
 
 	if want := []time.Time{c.steps[0].at, c.steps[0].at, c.steps[1].at}; !slices.Equal(got, want) {
 		t.Errorf("reached at %v, want %v", got, want)
-	}
-
-	c.runSteadily(at)
-	c.stopRunning()
-
-	if late := c.Now().Sub(at); late < 0 || late > time.Minute {
-		t.Errorf("steady, it went on for %s", late)
 	}
 }

@@ -7,18 +7,13 @@ import (
 	"time"
 )
 
-// fakeClock is the clock of the scheduler. It does not advance until it is started in one of two ways: it runs
-// steadily, as fast as the real clock, or it is advanced by the benchmark as ticks are decided.
-//
-//	held at origin ──steady──▶ wall clock + shift
-//	      └──advance──▶ driven ──advance──▶ …
-type fakeClock struct {
-	ms    atomic.Int64 // the time that it shows while it does not run steadily
-	shift atomic.Int64 // ns from the real clock to this one while it runs steadily
-	goes  atomic.Bool  // it runs steadily
+// pacedClock is the wall clock of a saturated node. The benchmark advances it as ticks are decided, and never beyond the
+// real time: leases, attempts and etcd use that.
+type pacedClock struct {
+	ms atomic.Int64 // the time that it shows
 
 	mu    sync.Mutex
-	steps []step // when an advanced clock showed which time, oldest first
+	steps []step // when it showed which time, oldest first
 }
 
 // step is an advance of the clock: at the real time at, it showed ms.
@@ -27,51 +22,32 @@ type step struct {
 	at time.Time
 }
 
-func newFakeClock(at time.Time) *fakeClock {
-	c := &fakeClock{}
+func newPacedClock(at time.Time) *pacedClock {
+	c := &pacedClock{}
 	c.ms.Store(at.UnixMilli())
 	return c
 }
 
-// Now returns the time for the scheduler.
-func (c *fakeClock) Now() time.Time {
-	if c.goes.Load() {
-		return time.Now().Add(time.Duration(c.shift.Load()))
-	}
-	return time.UnixMilli(c.ms.Load()).UTC()
-}
+// Now returns the time that the clock shows.
+func (c *pacedClock) Now() time.Time { return time.UnixMilli(c.ms.Load()).UTC() }
 
-// runSteadily lets the clock run as fast as the real clock, starting from a time.
-func (c *fakeClock) runSteadily(from time.Time) {
-	c.shift.Store(int64(time.Until(from)))
-	c.goes.Store(true)
-}
-
-// stopRunning stops a clock that runs steadily.
-func (c *fakeClock) stopRunning() {
-	c.ms.Store(c.Now().UnixMilli())
-	c.goes.Store(false)
-}
+// boot is the boot clock of a node. Its distance to Now never changes, because a node does not trust a wall clock that
+// jumps.
+func (c *pacedClock) boot() time.Duration { return time.Duration(c.ms.Load()) * time.Millisecond }
 
 // advanceTo advances the clock. It never moves backward.
-func (c *fakeClock) advanceTo(ms int64) {
-	if ms <= c.ms.Load() {
-		return
-	}
-
+func (c *pacedClock) advanceTo(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if ms <= c.ms.Load() {
-		return
+	if ms > c.ms.Load() {
+		c.steps = append(c.steps, step{ms, time.Now()})
+		c.ms.Store(ms)
 	}
-
-	c.steps = append(c.steps, step{ms, time.Now()})
-	c.ms.Store(ms)
 }
 
 // forgetBefore drops the steps that are not needed for ticks from ms on.
-func (c *fakeClock) forgetBefore(ms int64) {
+func (c *pacedClock) forgetBefore(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.indexOf(ms); n > 4096 {
@@ -80,22 +56,14 @@ func (c *fakeClock) forgetBefore(ms int64) {
 }
 
 // indexOf returns the first step at which the clock showed ms or later.
-func (c *fakeClock) indexOf(ms int64) int {
+func (c *pacedClock) indexOf(ms int64) int {
 	return sort.Search(len(c.steps), func(i int) bool { return c.steps[i].ms >= ms })
 }
 
 // eachReached calls f for each of the ticks, which are in ms and ascending, with the real time at which the clock
 // reached it.
-func (c *fakeClock) eachReached(ticks []int64, f func(at time.Time)) {
+func (c *pacedClock) eachReached(ticks []int64, f func(at time.Time)) {
 	if len(ticks) == 0 {
-		return
-	}
-
-	if c.goes.Load() {
-		shift := time.Duration(c.shift.Load())
-		for _, t := range ticks {
-			f(time.UnixMilli(t).Add(-shift))
-		}
 		return
 	}
 

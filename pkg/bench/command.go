@@ -60,14 +60,14 @@ func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "carillon-bench",
 		Short: "Run benchmarks of Carillon and etcd",
-		Long: "Measure Carillon on this machine, with its real components in this process, against an embedded or an external etcd.\n" +
+		Long: "Measure Carillon on this machine, with a node in this process, against an embedded or an external etcd.\n" +
 			"Each benchmark uses its own prefix, /carillon-bench-<random>, deletes it at the end, and touches no other keys.\n" +
 			"It also reports the rate that etcd reaches with the same writes, measured in the same run. Afterwards it reads every\n" +
 			"revision back: a result is verified if each tick was decided once and each run ended once. Otherwise the command fails.\n\n" +
 			"Do not use an etcd that other applications depend on: the benchmark takes all of its capacity.",
 		Example: "  carillon-bench fire\n" +
-			"  carillon-bench lifecycle --commit direct --transport grpc -o json\n" +
-			"  carillon-bench fire --duration 3s --tasks 1000\n" +
+			"  carillon-bench lifecycle --transport grpc -o json\n" +
+			"  carillon-bench fire --duration 3s\n" +
 			"  carillon-bench process --slots 32 -- /bin/echo hello\n" +
 			"  carillon-bench limit --etcd-endpoints http://127.0.0.1:2379",
 		SilenceErrors:     true, // Main prints them
@@ -82,10 +82,13 @@ func newRootCommand() *cobra.Command {
 		cmd.AddCommand(k.newCommand())
 	}
 
-	// This program starts itself as a scheduler, an agent or a guardian.
-	cmd.AddCommand(schedulerCommand())
+	// This program starts itself as an agent or a guardian.
 	for _, c := range daemon.Commands() {
 		c.Hidden = true
+		if c.Name() == "agent" {
+			c.PreRun = func(cmd *cobra.Command, _ []string) { go answerCollect(cmd.InOrStdin(), cmd.OutOrStdout()) }
+		}
+
 		cmd.AddCommand(c)
 	}
 
@@ -115,30 +118,27 @@ func benchmarkKinds() []kind {
 			long: "Dispatch, start and end runs, and write and trim their history, as fast as possible. The action does nothing.\n" +
 				"With --overlap skip, a tick whose previous run is still active is skipped and counted as skipped."},
 		{use: "process [-- COMMAND [ARG...]]", short: "Measure real processes per second", run: (*bench).measureProcess,
-			flags: append(load, "overlap", "outstanding", "slots", "guardian", "cgroup"),
-			long:  "Like lifecycle, but start a process for each run (default /bin/true) and keep its output.\nThe limit is fork and exec of the same command, with as many at once as there are slots.",
-			defaults: func(s *settings) {
-				s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true
-				s.Rig.Cgroup = cgroup.Auto
-			}},
-		{use: "http", short: "Measure HTTP requests per second", run: (*bench).measureHTTP, flags: append(load, "overlap", "outstanding", "guardian"),
+			flags:    append(load, "overlap", "outstanding", "slots", "cgroup"),
+			long:     "Like lifecycle, but start a process for each run (default /bin/true) and keep its output.\nThe limit is fork and exec of the same command, with as many at once as there are slots.",
+			defaults: func(s *settings) { s.Tasks, s.Outstanding = 5000, 500 }},
+		{use: "http", short: "Measure HTTP requests per second", run: (*bench).measureHTTP, flags: append(load, "overlap", "outstanding"),
 			long: "Like lifecycle, but send a POST request for each run, to a server in this process that answers at once.\n" +
 				"The limit is net/http alone, with as many requests at once to the same server. \"attempts\" is the part of Carillon\n" +
 				"that sends the requests, without scheduling and records, compared with the same limit.",
-			defaults: func(s *settings) { s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 2000, true }},
+			defaults: func(s *settings) { s.Tasks, s.Outstanding = 5000, 2000 }},
 		{use: "create", short: "Measure tasks created per second", run: (*bench).measureCreate, flags: []string{"callers", "limit-duration", "duration", "warmup"},
 			long: "Create tasks in bulk through the API over loopback, then one at a time with many callers, through the store and through the API,\n" +
 				"while a scheduler loads them."},
 		{use: "herd", short: "Measure the lateness of many ticks in the same second", run: (*bench).measureHerd,
-			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
-			long:     "Let all tasks tick in the same second, several times, and measure the time from the tick to its claim in etcd.\nThe runs do nothing and end at once; --executor=false leaves them in the inbox.",
+			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds"},
+			long:     "Let all tasks tick in the same second, several times, and measure the time from the tick to its claim in etcd.\nThe runs do nothing and end at once.",
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
 		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).measureLatency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure the time from a tick to its claim in etcd and to the start of its action, on an otherwise idle node."},
-		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).measureScale, check: checkScaleRate,
+		{use: "scale", short: "Measure memory and CPU of a node with a million tasks", run: (*bench).measureScale,
 			flags: []string{"tasks", "base", "rate", "label-values", "duration", "warmup"},
-			long: "Start a scheduler in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
-				"/proc/self/status, minus that of a scheduler without tasks) and its idle CPU. Then let some tasks tick each second.\n" +
+			long: "Start a node in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
+				"/proc/PID/status, minus that of a node without tasks) and its idle CPU. Then create --rate tasks that tick each second.\n" +
 				"A second pass with few tasks shows whether a fire costs more among many. A million tasks need 3 GB of disk and 8 GB of memory,\n" +
 				"most of it for etcd.",
 			defaults: func(s *settings) {
@@ -167,8 +167,8 @@ func benchmarkKinds() []kind {
 // defaultSettings returns the settings without flags.
 func defaultSettings() settings {
 	return settings{
-		Site:  etcdTargetConfig{Transport: transportDirect},
-		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
+		Site:   etcdTargetConfig{Transport: transportDirect},
+		Shards: 256, Slots: daemon.Defaults().Slots, Cgroup: cgroup.Auto,
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
 		ValueBytes: 250, Base: 10_000, LabelValues: usualApps, Lease: 10 * time.Second, Command: []string{"/bin/true"},
@@ -181,8 +181,7 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	f.StringVar(&s.Site.User, "etcd-user", "", "user name for etcd; the password is CARILLON_ETCD_PASSWORD")
 	f.StringVar(&s.Site.Transport, "transport", s.Site.Transport, "how to reach an embedded etcd: in-process or grpc")
 	f.StringVar(&s.Site.Dir, "temp-dir", "", "directory for temporary data, such as that of an embedded etcd (default: the system's)")
-	f.IntVar(&s.Rig.Shards, "shards", s.Rig.Shards, "shards of the cluster")
-	f.StringVar(&s.Rig.Commit, "commit", s.Rig.Commit, "how writes go to etcd: batch (together) or direct (one by one)")
+	f.IntVar(&s.Shards, "shards", s.Shards, "shards of the cluster")
 	f.BoolVar(&s.Audit, "audit", false, "also check every revision with the rules of carillon audit; needs memory")
 
 	some := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -194,10 +193,8 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
 	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "maximum number of runs dispatched but not ended; half as many ticks fall due at once")
-	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes that run at the same time")
-	some.StringVar(&s.Rig.Cgroup, "cgroup", s.Rig.Cgroup, "control groups of attempts: auto or off")
-	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "start a guardian, as an agent does")
-	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "execute dispatched runs")
+	some.IntVar(&s.Slots, "slots", s.Slots, "processes that run at the same time")
+	some.StringVar(&s.Cgroup, "cgroup", s.Cgroup, "control groups of attempts: auto or off")
 	some.IntVar(&s.Base, "base", s.Base, "number of tasks of the pass with few tasks")
 	some.IntVar(&s.LabelValues, "label-values", s.LabelValues, "distinct values of one of the three labels of the tasks")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
@@ -222,7 +219,7 @@ func (s *settings) validate() error {
 		flag             string
 		value, low, high int
 	}{
-		{"shards", s.Rig.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Rig.Slots, 1, 100_000},
+		{"shards", s.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Slots, 1, 100_000},
 		{"keep", s.Keep, 1, 1000}, {"base", s.Base, 1, 1_000_000}, {"label-values", s.LabelValues, 1, 10_000_000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
 		{"value-bytes", s.ValueBytes, 1, 16_000},
 	} {
@@ -234,8 +231,6 @@ func (s *settings) validate() error {
 	switch {
 	case s.Site.Transport != transportDirect && s.Site.Transport != transportGRPC:
 		return refuse("transport", task.Quote(s.Site.Transport), "use in-process or grpc")
-	case s.Rig.Commit != commitBatch && s.Rig.Commit != commitDirect:
-		return refuse("commit", task.Quote(s.Rig.Commit), "use batch or direct")
 	case s.Overlap != task.OverlapAllow && s.Overlap != task.OverlapSkip:
 		return refuse("overlap", task.Quote(s.Overlap), "use skip or allow")
 	case s.Every < time.Second || s.Every%time.Second != 0:

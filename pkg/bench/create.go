@@ -5,32 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/internal/access"
-	"github.com/carillonhq/carillon/pkg/internal/api"
-	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
-	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // measureCreate measures how fast tasks are created, while a scheduler loads them: in bulk through the API, one at
 // a time through the store, and one at a time through the API. The tasks have one tick a day.
 func (b *bench) measureCreate(ctx context.Context) (err error) {
-	b.Rig.Executor = false
-	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noopAction, overlap: defaultOverlap, keep: b.Keep}
-	sample := l
-	sample.tasks = 1
+	sample := load{tasks: 1, period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noopAction, overlap: defaultOverlap, keep: b.Keep}
 
 	// Measure etcd alone first, with records of the same size.
 	limits := map[string]*Result{}
@@ -53,24 +45,37 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 		limits[limitCreate], limits[limitCreateBulk] = &list[0], &bulk
 	}
 
-	// Start a node without an executor. Its scheduler loads the tasks while they are created.
-	r, w, err := b.prepareRig(ctx, l)
+	// The scheduler of the node loads the tasks while they are created.
+	c, err := b.createCluster(ctx, benchNamespace)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, r.close(ctx)) }()
-
-	w.clock.runSteadily(l.origin)
-
-	api, closeAPI, err := b.serveAPI(ctx, r)
+	n, err := c.startNode(ctx, nil, newTickObserver(c.keys))
 	if err != nil {
-		return errors.Join(err, w.stopParts())
+		return err
 	}
+
+	defer func() { err = errors.Join(err, n.stop()) }()
+
+	transport := loopbackTransport(b.Callers)
+	defer transport.CloseIdleConnections()
+
+	api, err := client.New(client.Config{Server: n.daemon.Address(), Token: n.token, HTTP: &http.Client{Transport: transport}})
+	if err != nil {
+		return err
+	}
+
+	// What is created through the store shares requests to etcd, as in the node.
+	batcher := kv.NewBatcher(b.client, kv.BatcherConfig{Logger: b.log})
+	batching, stopBatcher := context.WithCancel(context.WithoutCancel(ctx))
+	batched := make(chan struct{})
+	go func() { defer close(batched); _ = batcher.Run(batching) }()
+	defer func() { stopBatcher(); <-batched }()
 
 	profiled, err := b.startProfile()
 	if err != nil {
-		return errors.Join(err, closeAPI(), w.stopParts())
+		return err
 	}
 
 	// Create tasks in three ways. Each leaves its tasks in place for the next.
@@ -82,7 +87,7 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 		create      createFunc
 	}{
 		{"create/bulk", limitCreateBulk, 1, inBulk(api)},
-		{"create/store", limitCreate, b.Callers, oneByOne(r.createTask)},
+		{"create/store", limitCreate, b.Callers, oneByOne(c.taskCreator(batcher))},
 		{"create/api", limitCreate, b.Callers, oneByOne(func(ctx context.Context, s task.Spec) error {
 			_, err := api.Tasks.Create(ctx, s.Namespace, s)
 			return err
@@ -90,19 +95,19 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 	} {
 		res, n, err := b.createBy(ctx, way.name, way.callers, way.create)
 		if err != nil {
-			return errors.Join(err, profiled(), closeAPI(), w.stopParts())
+			return errors.Join(err, profiled())
 		}
 
 		res.compareWith(limits[way.limit])
 		results, made = append(results, res), made+n
 	}
 
-	if err := errors.Join(profiled(), closeAPI(), w.stopParts()); err != nil {
+	if err := errors.Join(profiled(), n.stop()); err != nil {
 		return err
 	}
 
 	// Every acknowledged task must exist, as a spec and as an entry.
-	found, err := r.countTasks(ctx)
+	found, err := c.countTasks(ctx)
 	if err == nil && found != [2]int64{made, made} {
 		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", made, found[0], found[1])
 	}
@@ -158,106 +163,17 @@ func inBulk(c *client.Client) createFunc {
 	}
 }
 
-// createTask creates a task through the store, without the API.
-func (r *rig) createTask(ctx context.Context, s task.Spec) error {
-	now := task.At(time.Now())
-	t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
-	_, err := r.store.CreateTask(ctx, r.taskRef(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
-	return err
-}
+// taskCreator returns a function that creates a task through the store, without the API.
+func (c *cluster) taskCreator(writes kv.Committer) func(context.Context, task.Spec) error {
+	through := store.New(c.client, writes, c.keys)
 
-// createToken creates a token that may do everything, and the namespace of the tasks. It returns the token's secret.
-func (r *rig) createToken(ctx context.Context) (string, error) {
-	if _, err := r.plain.PutNamespace(ctx, 0, store.OpenNamespace(benchNamespace), time.Now()); err != nil {
-		return "", err
-	}
-
-	secrets, err := createTokens(ctx, r.plain, 1)
-	if err != nil {
-		return "", err
-	}
-
-	return secrets[0], nil
-}
-
-// createTokens creates n tokens, each of another subject that may do everything. It returns their secrets.
-func createTokens(ctx context.Context, s *store.Store, n int) (secrets []string, err error) {
-	now := time.Now()
-	binding := task.Binding{Name: "bench", Role: access.RoleAdmin, RoleUID: access.BuiltInUID, Cluster: true}
-
-	for i := range n {
-		subject := fmt.Sprintf("%s:bench-%d", access.KindService, i)
-		binding.Subjects = append(binding.Subjects, subject)
-
-		secret, token := authority.NewSecret()
-		token.Subject, token.CreatedAt = subject, task.At(now)
-		if err := s.CreateToken(ctx, token); err != nil {
-			return nil, err
-		}
-
-		secrets = append(secrets, secret)
-	}
-
-	_, err = s.PutBinding(ctx, 0, binding, now)
-
-	return secrets, err
-}
-
-// serveAPI serves the API on the loopback interface, without TLS. It returns a client, and a function that ends
-// both.
-func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() error, error) {
-	secret, err := r.createToken(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-
-	keeper := authority.New(r.plain.Client(), r.plain.Keys(), r.log)
-	handler, err := api.New(api.Config{Store: r.store, Access: keeper, Cluster: r.cluster, Node: nodeName, Ref: r.taskRef, Logger: r.log})
-	if err != nil {
-		return nil, nil, err
-	}
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: zap.NewStdLog(r.log)}
-	transport := &http.Transport{MaxIdleConnsPerHost: b.Callers}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
-	keeping, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
-	kept := make(chan struct{})
-	go func() { defer close(kept); _ = keeper.Run(keeping) }()
-
-	closeAll := func() error {
-		transport.CloseIdleConnections()
-		err := server.Close()
-		stopKeeper()
-		<-kept
-		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
-			err = errors.Join(err, serr)
-		}
+	return func(ctx context.Context, s task.Spec) error {
+		now := task.At(time.Now())
+		t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
+		_, err := through.CreateTask(ctx, c.taskRef(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
 
 		return err
 	}
-
-	if _, err := keeper.AwaitLoaded(ctx); err != nil {
-		return nil, nil, errors.Join(err, closeAll())
-	}
-
-	c, err := client.New(client.Config{Server: "http://" + listener.Addr().String(), Token: secret, HTTP: &http.Client{Transport: transport}})
-	if err != nil {
-		return nil, nil, errors.Join(err, closeAll())
-	}
-
-	return c, closeAll, nil
-}
-
-// taskRef returns a task's name with its shard.
-func (r *rig) taskRef(namespace, name string) record.Ref {
-	return refOf(namespace, name, r.cluster.Shards)
 }
 
 // createBy creates tasks with concurrent callers for the configured duration. It also returns how many tasks it
@@ -371,23 +287,4 @@ func (c *caller) createMany(ctx context.Context) error {
 	_, err := c.commitTxn(ctx, cmps, ops)
 
 	return err
-}
-
-// countTasks counts the specs and the entries in etcd.
-func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
-	if n[0], err = r.plain.CountSpecs(ctx); err != nil {
-		return n, err
-	}
-
-	all := make([]int, r.cluster.Shards)
-	for id := range all {
-		all[id] = id
-	}
-
-	shards, err := r.plain.CountEntries(ctx, all)
-	for _, tasks := range shards {
-		n[1] += int64(tasks)
-	}
-
-	return n, err
 }

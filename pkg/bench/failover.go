@@ -12,8 +12,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -39,22 +37,13 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 
 // runTrial creates a cluster with namespaces and calls run, while an observer watches in etcd when each run is decided.
 // Afterwards, it stops the agents that run has started.
-func (b *bench) runTrial(ctx context.Context, namespaces []string, run func(context.Context, *trial) error) (err error) {
-	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.etcdTarget, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
-	first := store.OpenAccess()
-	for _, ns := range namespaces {
-		first.Namespaces = append(first.Namespaces, store.OpenNamespace(ns))
-	}
-
-	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now(), first)
+func (b *bench) runTrial(ctx context.Context, namespaces []string, run func(context.Context, *trial) error) error {
+	c, err := b.createCluster(ctx, namespaces...)
 	if err != nil {
 		return err
 	}
 
-	t.shards = cluster.Shards
-	if t.from, err = b.currentRevision(ctx); err != nil {
-		return err
-	}
+	t := &trial{cluster: c, agents: newAgents(b.etcdTarget, b.Lease), witness: newDispatchObserver(b.keys, time.Second)}
 
 	g, watching := errgroup.WithContext(ctx)
 	watching, stop := context.WithCancel(watching)
@@ -74,12 +63,9 @@ func (b *bench) runTrial(ctx context.Context, namespaces []string, run func(cont
 
 // trial is one benchmark with agents in progress.
 type trial struct {
-	*bench
-	store   *store.Store
+	*cluster
 	agents  *agents
 	witness *dispatchObserver
-	shards  int
-	from    int64 // the revision before the tasks are created
 }
 
 // trialNodes are the names of the nodes.
@@ -87,7 +73,7 @@ var trialNodes = []string{"n1", "n2", "n3"}
 
 // changeNodes makes the changes one after another. Changes without a name restore three nodes and are not measured.
 func (t *trial) changeNodes(ctx context.Context) error {
-	if err := t.createTasks(ctx); err != nil {
+	if err := t.createPopulation(ctx); err != nil {
 		return err
 	}
 
@@ -124,17 +110,14 @@ func (t *trial) changeNodes(ctx context.Context) error {
 	return nil
 }
 
-// createTasks creates the tasks.
-func (t *trial) createTasks(ctx context.Context) error {
+// createPopulation creates the tasks.
+func (t *trial) createPopulation(ctx context.Context) error {
 	p, err := newPopulation(t.Tasks, t.Rate, t.Keep, time.Now().Truncate(time.Second))
 	if err != nil {
 		return err
 	}
 
-	p.fireAt = p.origin
-	t.progress.beginStep("create %s tasks", formatNumber(float64(t.Tasks)))
-
-	return createTasks(ctx, t.client, t.keys, t.shards, t.Tasks, p.makeTask, func(int64) {})
+	return t.createTasks(ctx, t.Tasks, p.makeTask)
 }
 
 // measureChange makes a change, and measures until the cluster has settled. A change without a name is not
@@ -180,34 +163,18 @@ func (t *trial) measureChange(ctx context.Context, name string, do func(context.
 	return nil
 }
 
-// settleShards is how long the shards may take to reach their owners. On a busy machine a node may lose a short
-// lease now and then, and start again.
-const settleShards = 5 * time.Minute
-
 // awaitSettled waits until the nodes own their shares, no handover is pending, and every task that has ticks has
 // run. Then it waits for the measured duration.
 func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleShards, fmt.Errorf("the shards do not settle on %v", nodes))
-	defer cancel()
-
-	for {
-		l, err := t.store.Lineup(ctx)
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-		if isBalanced(l, t.shards, nodes) {
-			break
-		}
-		if !clock.Sleep(ctx, 20*time.Millisecond) {
-			return context.Cause(ctx)
-		}
+	if err := t.awaitBalanced(ctx, nodes...); err != nil {
+		return err
 	}
 
 	// The shards have their owners. Now each of the tasks that fire every second must have run again.
-	for after := time.Now(); !t.witness.allDispatched(t.Rate, after); {
-		if !clock.Sleep(ctx, 20*time.Millisecond) {
-			return context.Cause(ctx)
-		}
+	after := time.Now()
+	err := awaitCondition(ctx, loadFor, "every task has run again", func() (bool, error) { return t.witness.allDispatched(t.Rate, after), nil })
+	if err != nil {
+		return err
 	}
 
 	if !clock.Sleep(ctx, t.Duration) {
@@ -215,21 +182,6 @@ func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 	}
 
 	return nil
-}
-
-// isBalanced reports whether the given nodes, and no others, own fair shares of all shards.
-func isBalanced(l store.Lineup, shards int, nodes []string) bool {
-	owned := map[string]int{}
-	for _, o := range l.Owners {
-		owned[o.Node]++
-	}
-
-	fair := len(l.Handovers) == 0 && len(l.Owners) == shards && len(owned) == len(nodes)
-	for _, n := range nodes {
-		fair = fair && owned[n] >= shards/len(nodes)
-	}
-
-	return fair
 }
 
 // restartAll restarts the nodes one after another.
@@ -265,21 +217,19 @@ func (t *trial) killNode(ctx context.Context, leader bool) error {
 
 // leaderName returns the node that leads. It waits for one, because on a busy machine the last one may just have
 // lost its lease.
-func (t *trial) leaderName(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("the cluster has no leader"))
-	defer cancel()
-	for {
+func (t *trial) leaderName(ctx context.Context) (name string, err error) {
+	err = awaitCondition(ctx, settleFor, "the cluster has a leader", func() (bool, error) {
 		res, err := t.client.Get(ctx, t.keys.Leader(), append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)
-		if err != nil {
-			return "", err
+		if err != nil || len(res.Kvs) == 0 {
+			return false, err
 		}
-		if len(res.Kvs) > 0 && t.agents.nodes[string(res.Kvs[0].Value)] != nil {
-			return string(res.Kvs[0].Value), nil
-		}
-		if !clock.Sleep(ctx, 20*time.Millisecond) {
-			return "", context.Cause(ctx)
-		}
-	}
+
+		name = string(res.Kvs[0].Value)
+
+		return t.agents.nodes[name] != nil, nil
+	})
+
+	return name, err
 }
 
 // startMissing starts the nodes that do not run.
@@ -303,8 +253,7 @@ func (t *trial) judgeHistory(ctx context.Context) error {
 		return err
 	}
 
-	r := &rig{etcdTarget: t.etcdTarget, log: t.log}
-	audit, err := r.auditRange(ctx, t.from, upTo, false)
+	audit, err := t.auditRange(ctx, t.from, upTo, false)
 	if err == nil {
 		t.report.Results[len(t.report.Results)-1].setVerified(audit.Err())
 	}

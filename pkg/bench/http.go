@@ -42,9 +42,8 @@ func (b *bench) measureHTTP(ctx context.Context) error {
 
 	defer target.close()
 
-	b.Rig.Executor, b.Rig.HTTP = true, true
 	action := task.Action{HTTP: &task.HTTP{Method: http.MethodPost, URL: target.url, Body: httpBody}}
-	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: action, overlap: b.Overlap, keep: b.Keep}
+	l := b.saturatingLoad(action)
 	measure := func(d time.Duration) ([]Result, error) {
 		b.progress.beginStep(limitHTTP)
 		requests, err := measureRequests(ctx, target.url, d/2)

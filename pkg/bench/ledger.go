@@ -131,10 +131,10 @@ func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 	return err
 }
 
-// scheduleOf returns the schedule of an entry whose period is not the ledger's, or nil. Such a task has few ticks,
-// so that each can be computed.
+// scheduleOf returns the schedule of an entry whose period is not the ledger's, or whose ticks end, or nil. Such a task
+// has few ticks, so that each can be computed.
 func (l *ledger) scheduleOf(e task.Entry) (*schedule.Schedule, error) {
-	if len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
+	if e.End.IsZero() && len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
 		return nil, nil
 	}
 	return schedule.Parse(e.Timing(), e.Anchor.Time)
@@ -278,15 +278,15 @@ func (t *tally) faultsAsError() error {
 // few.
 const shardsPerReader = 8
 
-// readBack reads every revision since the node joined, and judges it: every tick up to the watermarks has one
+// readBack reads every revision since from, and judges it: every tick up to the watermarks has one
 // outcome, and every run was dispatched once. If ends is set, every run also ended once, in the revision that
 // deleted its attempt. Trimmed records count, because readBack has seen them.
-func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (tally, error) {
-	upTo, err := r.currentRevision(ctx)
+func (c *cluster) readBack(ctx context.Context, period time.Duration, ends bool) (tally, error) {
+	upTo, err := c.currentRevision(ctx)
 	if err != nil {
 		return tally{}, err
 	}
-	if err := r.markEnds(ctx); err != nil {
+	if err := c.markEnds(ctx); err != nil {
 		return tally{}, err
 	}
 
@@ -294,7 +294,7 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	defer cancel(nil)
 
 	// Read all shards in parallel, with one client for every shardsPerReader of them.
-	ledgers := make([]ledger, r.cluster.Shards)
+	ledgers := make([]ledger, c.shards)
 	var wg sync.WaitGroup
 
 	var client *kv.Client
@@ -302,7 +302,7 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	// Its two watches fill the ledger of a shard.
 	for id := range ledgers {
 		if id%shardsPerReader == 0 {
-			if client, err = r.dialClient(ctx); err != nil {
+			if client, err = c.dialClient(ctx); err != nil {
 				cancel(err)
 				break
 			}
@@ -310,11 +310,11 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 		}
 
 		l, client := &ledgers[id], client
-		*l = ledger{keys: r.keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}
+		*l = ledger{keys: c.keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}
 
-		for _, prefix := range r.shardPrefixes(id) {
+		for _, prefix := range c.shardPrefixes(id) {
 			wg.Go(func() {
-				if err := r.replayRange(ctx, client, prefix, r.joinedAt, upTo, l.addEvent); err != nil {
+				if err := c.replayRange(ctx, client, prefix, c.from, upTo, l.addEvent); err != nil {
 					cancel(fmt.Errorf("read back %s: %w", prefix, err))
 				}
 			})
@@ -337,23 +337,23 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 }
 
 // shardPrefixes returns where a shard's records are: its directory, and its part of the inbox.
-func (r *rig) shardPrefixes(shard int) []string {
-	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, record.Ref{Shard: shard}), "/") + "/"
-	return []string{r.keys.Shard(shard), inbox}
+func (c *cluster) shardPrefixes(shard int) []string {
+	inbox := strings.TrimRight(c.keys.InboxOf(c.inbox, record.Ref{Shard: shard}), "/") + "/"
+	return []string{c.keys.Shard(shard), inbox}
 }
 
 // markEnds writes a key into every range that is read back, after all revisions of interest, so that the reader of
 // that range can detect the end.
-func (r *rig) markEnds(ctx context.Context) error {
+func (c *cluster) markEnds(ctx context.Context) error {
 	var ops []clientv3.Op
-	for id := range r.cluster.Shards {
-		for _, prefix := range r.shardPrefixes(id) {
+	for id := range c.shards {
+		for _, prefix := range c.shardPrefixes(id) {
 			ops = append(ops, clientv3.OpPut(prefix+"~", ""))
 		}
 	}
 
 	for chunk := range slices.Chunk(ops, 100) {
-		if _, err := r.client.Txn(ctx).Then(chunk...).Commit(); err != nil {
+		if _, err := c.client.Txn(ctx).Then(chunk...).Commit(); err != nil {
 			return fmt.Errorf("mark the ends: %w", err)
 		}
 	}
@@ -366,10 +366,10 @@ var errRead = errors.New("all is read")
 
 // replayRange calls take with the content of a range at one revision, and then with each change up to another
 // revision. A later change of the range must exist (markEnds), by which it detects the end.
-func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
+func (c *cluster) replayRange(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
 	key, end := kv.Prefix(prefix)
 	first := true
-	cfg := kv.FollowConfig{Key: key, End: end, Revision: from, StallAfter: settleFor, Name: "read back", Logger: r.log}
+	cfg := kv.FollowConfig{Key: key, End: end, Revision: from, StallAfter: settleFor, Name: "read back", Logger: c.log}
 	err := kv.Follow(ctx, client, cfg, func(b kv.Batch) error {
 		// A second list, or one at another revision, means that revisions are missing.
 		if b.Reset && (!first || b.Revision != from) {
@@ -403,8 +403,8 @@ func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string,
 
 // auditRange passes the same revisions to package check, which judges them independently and by all guarantees. It
 // holds every revision in memory.
-func (r *rig) auditRange(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
-	client, err := r.dialClient(ctx)
+func (c *cluster) auditRange(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
+	client, err := c.dialClient(ctx)
 	if err != nil {
 		return check.Report{}, err
 	}
@@ -412,7 +412,7 @@ func (r *rig) auditRange(ctx context.Context, from, upTo int64, ends bool) (chec
 	defer client.Close()
 
 	var events []check.Event
-	err = r.replayRange(ctx, client, r.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
+	err = c.replayRange(ctx, client, c.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
 
-	return check.Check(r.keys, events, check.Options{Ended: ends}), err
+	return check.Check(c.keys, events, check.Options{Ended: ends}), err
 }

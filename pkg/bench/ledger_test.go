@@ -30,11 +30,17 @@ func newHistory(t *testing.T) *history {
 	h := &history{t: t, ref: record.Ref{Namespace: benchNamespace, Name: taskName(0)}, rev: 10,
 		l:      load{tasks: 1, period: saturationPeriod, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noopAction, overlap: task.OverlapAllow, keep: 20},
 		ledger: ledger{keys: keys, period: saturationPeriod.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
-	_, e := h.l.makeTask(0)
-	h.uid = e.UID
-	h.put(keys.Entry(h.ref), e)
+	h.create()
 
 	return h
+}
+
+// create creates the task of the load, in place of the former one.
+func (h *history) create() {
+	_, e := h.l.makeTask(0)
+	h.uid = e.UID
+	clear(h.ledger.entries)
+	h.put(h.ledger.keys.Entry(h.ref), e)
 }
 
 // put writes a key: the first time as a create, then as a rewrite.
@@ -92,6 +98,13 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 	}{
 		{"all is well", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.finish(2, task.Skipped); h.mark(2) }, ""},
 		{"a record of skipped ticks that was extended", func(h *history) { h.finish(1, task.Skipped); h.skip(1, 2); h.mark(2) }, ""},
+		{"ticks that end before the watermark", func(h *history) {
+			h.l.end = h.l.origin.Add(saturationPeriod)
+			h.create()
+			h.fire(1)
+			h.finish(1, task.Succeeded)
+			h.mark(3)
+		}, ""},
 		{"a tick without an outcome", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.mark(2) }, "had 2 ticks, but 1 have an outcome"},
 		{"a tick beyond the watermark", func(h *history) { h.fire(1); h.finish(1, task.Succeeded) }, "had 0 ticks, but 1"},
 		{"a run dispatched twice", func(h *history) { h.fire(1); h.finish(1, task.Succeeded); h.fire(1); h.mark(1) }, "was dispatched 2 times"},

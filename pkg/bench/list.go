@@ -15,8 +15,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/daemon"
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -44,45 +42,15 @@ func (b *bench) measureList(ctx context.Context) error {
 	return b.runTrial(ctx, listNamespaces(), func(ctx context.Context, t *trial) error {
 		l := &listTrial{trial: t}
 
-		leave, err := l.registerHolder(ctx)
+		// The active runs of the population are in the inbox of the holder. It gets no others, because it is cordoned.
+		holder, leave, err := l.registerHolder(ctx, task.NodeCordoned)
 		if err == nil {
+			l.population.holder = holder
 			err = errors.Join(l.runPhases(ctx), leave())
 		}
 
 		return err
 	})
-}
-
-// registerHolder registers a node that has no process. The active runs of the population are in its inbox. It gets no
-// others, because it is cordoned. The function that registerHolder returns ends its session.
-func (t *listTrial) registerHolder(ctx context.Context) (leave func() error, err error) {
-	session, err := kv.OpenSession(context.WithoutCancel(ctx), t.client, kv.SessionConfig{TTL: time.Minute, Logger: t.log})
-	if err != nil {
-		return nil, err
-	}
-
-	leave = func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
-		defer cancel()
-
-		return session.Close(ctx)
-	}
-
-	now := task.At(time.Now())
-	t.population.holder = task.Node{
-		Name: "holder", Instance: task.NewUID(), State: task.NodeCordoned, Version: daemon.Version(), Labels: map[string]string{"node": "holder"},
-		Roles: []string{task.RoleExecutor}, Slots: 1, Weight: 1, Clock: now, StartedAt: now,
-	}
-
-	there, err := t.store.Present(ctx)
-	if err == nil {
-		_, _, err = t.store.Register(ctx, t.population.holder, session.Lease(), there.Record())
-	}
-	if err != nil {
-		return nil, errors.Join(err, leave())
-	}
-
-	return leave, nil
 }
 
 // runPhases runs the phases one after another.
@@ -127,20 +95,16 @@ func (t *listTrial) prepareCluster(ctx context.Context) (err error) {
 		return err
 	}
 
-	p.fireAt = p.origin
 	t.population.population, t.population.shards = p, t.shards
-	t.progress.beginStep("create %s tasks", formatNumber(float64(t.Tasks)))
 
 	const atOnce = 30 // so that the records of these tasks fit into one transaction
 	write := t.population.writeTask
-	err = writeTasks(ctx, t.client, t.keys, t.Tasks, atOnce, func(s *store.Store, ops *putCollector, i int) error { return write(ctx, s, ops, i) }, func(made int64) {
-		t.progress.showStatus("create %s tasks: %s", formatNumber(float64(t.Tasks)), formatNumber(float64(made)))
-	})
+	err = t.writeTasks(ctx, t.Tasks, atOnce, func(s *store.Store, ops *putCollector, i int) error { return write(ctx, s, ops, i) })
 	if err != nil {
 		return err
 	}
 
-	if t.tokens, err = createTokens(ctx, t.store, manyAskers+1); err != nil {
+	if t.tokens, err = t.createTokens(ctx, manyAskers+1); err != nil {
 		return err
 	}
 
@@ -151,9 +115,9 @@ func (t *listTrial) prepareCluster(ctx context.Context) (err error) {
 		return err
 	}
 
-	t.lists = newListClient(t.agents.nodes[listNode].listen)
+	t.lists = newListClient(t.agents.nodes[listNode].url())
 
-	return t.awaitComplete(ctx)
+	return t.awaitComplete(ctx, t.lists, t.watcherToken())
 }
 
 // collectFor limits how long owners may take to read how the last run of each task ended. They read 5,000 tasks per second,
@@ -161,13 +125,13 @@ func (t *listTrial) prepareCluster(ctx context.Context) (err error) {
 const collectFor = 30 * time.Minute
 
 // awaitComplete waits until the owners answer for all shards and know how the last run of each task ended.
-func (t *listTrial) awaitComplete(ctx context.Context) error {
+func (t *trial) awaitComplete(ctx context.Context, lists *listClient, token string) error {
 	t.progress.beginStep("read how runs had ended")
 	ctx, cancel := context.WithTimeoutCause(ctx, collectFor, errors.New("the owners did not read in time how runs had ended"))
 	defer cancel()
 
 	for n := 0; ; n++ {
-		a, err := t.lists.requestPage(ctx, t.watcherToken(), stateQuestion(n))
+		a, err := lists.requestPage(ctx, token, stateQuestion(n))
 		switch {
 		case err != nil:
 			return errors.Join(err, context.Cause(ctx))
@@ -200,37 +164,28 @@ func (t *listTrial) watcherToken() string { return t.tokens[manyAskers] }
 // pauseBetween returns the pause between two questions of all askers together: one question per second for a million
 // tasks. Such a scan takes some 40 ms of processor time on average, and scans may take 100 ms per second of two
 // processors. With less pause, the benchmark would measure that limit.
-func (t *listTrial) pauseBetween() time.Duration {
+func (t *trial) pauseBetween() time.Duration {
 	const perTask, shortest = time.Microsecond, 20 * time.Millisecond
 	return max(time.Duration(t.Tasks)*perTask, shortest)
 }
 
 // measureWhile calls do while it measures the lateness of firing and the CPU time of the first node, and completes res.
 func (t *listTrial) measureWhile(res *Result, do func() error) (cpu time.Duration, err error) {
-	n := t.agents.nodes[listNode]
-	before, err := n.cpuTime()
+	t.witness.beginSpan()
+	began := time.Now()
+
+	cpu, err = t.agents.nodes[listNode].cpuTimeOf(do)
 	if err != nil {
 		return 0, err
 	}
 
-	t.witness.beginSpan()
-	began := time.Now()
-
-	if err := do(); err != nil {
-		return 0, err
-	}
-
-	seen, after := t.witness.endSpan(), time.Duration(0)
-	if after, err = n.cpuTime(); err != nil {
-		return 0, err
-	}
-
+	seen := t.witness.endSpan()
 	res.Seconds, res.LatenessMS, res.Missed = roundTo(time.Since(began).Seconds(), 3), newSpread(seen.late), seen.missing
 	if seen.twice > 0 {
 		return 0, fmt.Errorf("%d ticks were decided twice", seen.twice)
 	}
 
-	return after - before, nil
+	return cpu, nil
 }
 
 // measureFiring measures the lateness of firing without questions.

@@ -199,7 +199,7 @@ func (t *listTrial) measureTakeover(ctx context.Context) error {
 	if err := t.awaitSettled(ctx, listNode, nextNode); err != nil {
 		return err
 	}
-	if err := t.awaitComplete(ctx); err != nil {
+	if err := t.awaitComplete(ctx, t.lists, t.watcherToken()); err != nil {
 		return err
 	}
 
@@ -249,7 +249,7 @@ func (t *listTrial) tasksOf(ctx context.Context, node string) (n int64, err erro
 	}
 
 	for i := range t.population.tasks {
-		if spec, _ := t.population.makeTask(i); owned[refOf(spec.Namespace, spec.Name, t.shards).Shard] {
+		if spec, _ := t.population.makeTask(i); owned[t.taskRef(spec.Namespace, spec.Name).Shard] {
 			n++
 		}
 	}

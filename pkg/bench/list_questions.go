@@ -195,9 +195,14 @@ type listClient struct {
 	base string // the URL of the list
 }
 
-// newListClient returns a client of the agent at an address of the loopback interface. A node limits the connections of
-// each client, so the connections of this one come from several addresses, like those of many users.
-func newListClient(address string) *listClient {
+// newListClient returns a client of the node at a URL.
+func newListClient(url string) *listClient {
+	return &listClient{base: url + "/v1/tasks", http: &http.Client{Transport: loopbackTransport(maxListConnections)}}
+}
+
+// loopbackTransport returns a transport for a node on the loopback interface. A node limits the connections of each client,
+// so these come from several addresses, like those of many users.
+func loopbackTransport(connections int) *http.Transport {
 	const addresses = 16
 	var next atomic.Uint32
 
@@ -208,9 +213,7 @@ func newListClient(address string) *listClient {
 		return d.DialContext(ctx, network, address)
 	}
 
-	return &listClient{base: "http://" + address + "/v1/tasks", http: &http.Client{
-		Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: maxListConnections, MaxConnsPerHost: maxListConnections},
-	}}
+	return &http.Transport{DialContext: dial, MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}
 }
 
 // maxListConnections is how many connections a listClient opens at most. A node accepts 1,024.

@@ -28,9 +28,11 @@ type load struct {
 	period  time.Duration // whole milliseconds
 	herd    bool          // all tasks have their ticks at the same instants
 	origin  time.Time     // no tick is due at or before it
+	end     time.Time     // no tick is due after it; zero: ticks do not end
 	action  task.Action
 	overlap string
-	keep    int // ended runs that are kept for each task
+	keep    int  // ended runs that are kept for each task
+	held    bool // the runs stay in the inbox of a node without a process
 }
 
 // anchorOffset returns how much later than the origin the anchor of task i is.
@@ -49,6 +51,10 @@ func (l load) makeTask(i int) (task.Task, task.Entry) {
 	spec.Namespace, spec.Name = benchNamespace, taskName(i)
 	spec.Schedule = task.Schedules{"@every " + l.period.String()}
 	spec.Action, spec.Overlap, spec.History.Keep = l.action, l.overlap, l.keep
+	if !l.end.IsZero() {
+		spec.End = task.At(l.end)
+	}
+
 	anchor := task.At(l.origin.Add(l.anchorOffset(i)))
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: "bench"}
 
@@ -98,14 +104,14 @@ func (t *timetable) isDecided(n int, w record.Watermark) bool {
 }
 
 // createTasks writes n tasks, many in each request.
-func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
+func (c *cluster) createTasks(ctx context.Context, n int, of func(i int) (task.Task, task.Entry)) error {
 	const atOnce = 60
-	return writeTasks(ctx, client, keys, n, atOnce, func(s *store.Store, _ *putCollector, i int) error {
+	return c.writeTasks(ctx, n, atOnce, func(s *store.Store, _ *putCollector, i int) error {
 		t, e := of(i)
-		_, err := s.CreateTask(ctx, refOf(t.Namespace, t.Name, shards), t, e)
+		_, err := s.CreateTask(ctx, c.taskRef(t.Namespace, t.Name), t, e)
 
 		return err
-	}, done)
+	})
 }
 
 // refOf returns a task's name with its shard.
@@ -114,9 +120,13 @@ func refOf(namespace, name string, shards int) record.Ref {
 }
 
 // writeTasks calls write for n tasks, and sends what it puts to etcd, atOnce tasks in each request. write puts with the
-// store, or adds to the collector. No comparisons are needed, because nobody else writes below the prefix.
-func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atOnce int, write func(s *store.Store, ops *putCollector, i int) error, done func(n int64)) error {
+// store, or adds to the collector. No comparisons are needed, because nobody else writes these keys.
+func (c *cluster) writeTasks(ctx context.Context, n, atOnce int, write func(s *store.Store, ops *putCollector, i int) error) error {
 	const callers = 4
+
+	step := fmt.Sprintf("create %s tasks", formatNumber(float64(n)))
+	c.progress.beginStep("%s", step)
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -126,7 +136,7 @@ func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atO
 	for range callers {
 		wg.Go(func() {
 			var ops putCollector
-			s := store.New(client, &ops, keys)
+			s := store.New(c.client, &ops, c.keys)
 
 			for first := int(next.Add(int64(atOnce))) - atOnce; first < n && ctx.Err() == nil; first = int(next.Add(int64(atOnce))) - atOnce {
 				last := min(first+atOnce, n)
@@ -138,7 +148,7 @@ func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atO
 				}
 
 				if err == nil {
-					_, err = client.Txn(ctx).Then(ops...).Commit()
+					_, err = c.client.Txn(ctx).Then(ops...).Commit()
 				}
 
 				if err != nil {
@@ -146,7 +156,7 @@ func writeTasks(ctx context.Context, client *kv.Client, keys record.Keys, n, atO
 					return
 				}
 
-				done(made.Add(int64(last - first)))
+				c.progress.showStatus("%s: %s", step, formatNumber(float64(made.Add(int64(last-first)))))
 			}
 		})
 	}
@@ -171,11 +181,12 @@ func (p *putCollector) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
 }
 
 // population is a set of many tasks as users have them, of some hundred kinds. They have no tick for
-// quietAfterOrigin after the origin. Instead, the first few of them have a tick each second from fireAt on, spread
+// quietAfterOrigin after the origin. Instead, the first few of them have a tick each second from fireAt until end, spread
 // over the second.
 type population struct {
 	tasks, firing  int // how many tasks there are, and how many of them fire each second
 	origin, fireAt time.Time
+	end            time.Time // zero: ticks do not end
 	rules          []rule
 	keep           int
 	apps           int // how many values the label app has, and with it how many sets of labels there are
@@ -188,12 +199,12 @@ const usualApps = 1000
 type rule struct{ expr, zone string }
 
 // quietAfterOrigin is how long after its origin a population has no ticks: longer than it takes to measure a
-// scheduler's memory.
+// node's memory.
 const quietAfterOrigin = 2 * time.Hour
 
 // newPopulation returns a population without the rules that would have a tick too early.
 func newPopulation(tasks, firing, keep int, origin time.Time) (population, error) {
-	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quietAfterOrigin / 2), apps: usualApps}
+	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin, apps: usualApps}
 	for _, r := range populationRules() {
 		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{r.expr}, Timezone: r.zone}, origin)
 		if err != nil {
@@ -242,6 +253,9 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 	if i < p.firing {
 		spec.Name, spec.Schedule, spec.Overlap, spec.Action = fmt.Sprintf("heartbeat-%07d", i), task.Schedules{"@every 1s"}, task.OverlapAllow, noopAction
 		anchor = p.fireAt.Add(time.Duration(i*1000/p.firing)*time.Millisecond - time.Second)
+		if !p.end.IsZero() {
+			spec.End = task.At(p.end)
+		}
 	} else {
 		r := p.rules[i%len(p.rules)]
 		spec.Schedule, spec.Timezone = task.Schedules{r.expr}, r.zone

@@ -1,169 +1,236 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/scheduler"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tickObserver is the store that scheduler and executor get. It observes which writes were acknowledged, and changes
-// nothing.
-type tickObserver struct {
-	*store.Store
-	clock   *fakeClock
-	cursors []cursor // by shard
-	// measuring enables samples.
-	measuring atomic.Bool
-	claimed   atomic.Bool // there is a sample of a claim
+// observedKV is a KV whose transactions a tickObserver sees. It waits for an answer even if its caller gives up, as the
+// batcher does on a busy machine, because a commit of which the observer learns nothing would stop the clock.
+type observedKV struct {
+	clientv3.KV
+	observer *tickObserver
+}
 
-	opened   atomic.Int64 // shards that were opened, once each
-	reopened atomic.Int64 // how often a shard was opened again
-	decided  atomic.Int64 // ticks
-	finished atomic.Int64 // attempts whose end is recorded
-	failures atomic.Int64 // ends that could not be recorded, or were late
+// Txn begins a transaction.
+func (k observedKV) Txn(ctx context.Context) clientv3.Txn {
+	return &observedTxn{Txn: k.KV.Txn(context.WithoutCancel(ctx)), observer: k.observer}
+}
+
+// observedTxn is a transaction of an observedKV.
+type observedTxn struct {
+	clientv3.Txn
+	observer *tickObserver
+	then     []clientv3.Op
+}
+
+func (t *observedTxn) If(cs ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cs...); return t }
+func (t *observedTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn, t.then = t.Txn.Then(ops...), ops
+	return t
+}
+func (t *observedTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+
+func (t *observedTxn) Commit() (*clientv3.TxnResponse, error) {
+	sent := time.Now()
+	res, err := t.Txn.Commit()
+	if err == nil && res.Succeeded {
+		t.observer.noteWrites(t.then, res.Responses, sent)
+	}
+
+	return res, err
+}
+
+// tickObserver learns from the transactions of a node, after etcd has acknowledged them, which ticks are dispatched and
+// which runs have ended.
+type tickObserver struct {
+	keys    record.Keys
+	clock   *pacedClock // of the node; nil: it shows the real time
+	cursors []cursor    // by shard, with a pacedClock
+
+	from, until atomic.Int64 // the ticks that are sampled, in ms
+
+	dispatched atomic.Int64 // runs
+	finished   atomic.Int64 // attempts whose end is recorded
 
 	mu      sync.Mutex
-	started []time.Duration // from a tick to the start of its action
+	claimed []time.Duration // samples: from when the clock reached a tick to the acknowledgment of its commit
+	started []time.Duration // samples, with the real time: from a tick to when the end of its action was sent
 }
 
-var (
-	_ scheduler.Store = (*tickObserver)(nil)
-	_ executor.Inbox  = (*tickObserver)(nil)
-)
+// newTickObserver returns an observer of a node in real time.
+func newTickObserver(keys record.Keys) *tickObserver {
+	o := &tickObserver{keys: keys}
+	o.sampleTicks(math.MaxInt64, math.MaxInt64)
 
-// cursor is the position up to which a shard's ticks are decided. Only the shard's worker moves it.
-type cursor struct {
-	timetable
-	n     int             // the first undecided tick
-	next  atomic.Int64    // its time in ms; 0: the shard has no tasks
-	open  atomic.Bool     // it has been opened
-	late  []time.Duration // samples: from when the clock reached a tick to the acknowledgment of its commit
-	ticks []int64         // reused buffer
+	return o
 }
 
-// newTickObserver returns an observer of a store.
-func newTickObserver(s *store.Store, c *fakeClock, tables []timetable) *tickObserver {
-	t := &tickObserver{Store: s, clock: c, cursors: make([]cursor, len(tables))}
+// newPacedObserver returns an observer of a node with a clock, and with the tasks of timetables.
+func newPacedObserver(keys record.Keys, c *pacedClock, tables []timetable) *tickObserver {
+	o := newTickObserver(keys)
+	o.clock, o.cursors = c, make([]cursor, len(tables))
 	for i := range tables {
-		t.cursors[i].timetable = tables[i]
-		if len(tables[i].due) > 0 {
-			t.cursors[i].next.Store(tables[i].nthTick(0))
+		o.cursors[i].timetable = tables[i]
+	}
+
+	return o
+}
+
+// sampleTicks determines which ticks are sampled: those from a time on, in ms, and before another.
+func (o *tickObserver) sampleTicks(from, until int64) {
+	o.from.Store(from)
+	o.until.Store(until)
+}
+
+// isSampled reports whether a tick is sampled.
+func (o *tickObserver) isSampled(ms int64) bool { return ms >= o.from.Load() && ms < o.until.Load() }
+
+// noteWrites notes the operations of a transaction that was applied, and of those that are nested in it.
+func (o *tickObserver) noteWrites(ops []clientv3.Op, res []*etcdserverpb.ResponseOp, sent time.Time) {
+	runs := []byte(o.keys.Runs())
+
+	var puts []string // runs
+	var ended int64
+	var mark clientv3.Op
+
+	for i, op := range ops {
+		switch {
+		case op.IsTxn():
+			if nested := res[i].GetResponseTxn(); nested.GetSucceeded() {
+				_, then, _ := op.Txn()
+				o.noteWrites(then, nested.Responses, sent)
+			}
+		case op.IsPut() && bytes.HasPrefix(op.KeyBytes(), runs):
+			puts = append(puts, string(op.KeyBytes()))
+		case op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/"+record.KindWatermark)):
+			mark = op
+		case op.IsDelete() && bytes.HasPrefix(op.KeyBytes(), runs):
+			ended++
+			o.sampleStart(op.KeyBytes(), sent)
 		}
 	}
 
-	return t
-}
+	o.finished.Add(ended)
 
-// Open counts the shards that are opened.
-func (t *tickObserver) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
-	w, rev, err := t.Store.Open(ctx, shard, f)
-	switch {
-	case err != nil:
-	case t.cursors[shard].open.Swap(true):
-		t.reopened.Add(1)
-	default:
-		t.opened.Add(1)
-	}
-
-	return w, rev, err
-}
-
-// Commit records the ticks that a commit has decided, after etcd has acknowledged it.
-func (t *tickObserver) Commit(ctx context.Context, c *store.Commit) (int64, error) {
-	rev, err := t.Store.Commit(ctx, c)
-	if err == nil {
-		t.cursors[c.Shard].advanceTo(t, c.Watermark, time.Now())
-	}
-	return rev, err
-}
-
-// advanceTo moves the cursor to the first tick that a watermark does not decide, and samples the lateness of the
-// ticks before it.
-func (c *cursor) advanceTo(t *tickObserver, w record.Watermark, now time.Time) {
-	c.ticks = c.ticks[:0]
-	for len(c.due) > 0 && c.isDecided(c.n, w) {
-		c.ticks = append(c.ticks, c.nthTick(c.n))
-		c.n++
-	}
-
-	if len(c.ticks) == 0 {
+	// Only a commit of a shard writes its watermark. Other writes do not create runs.
+	if !mark.IsPut() {
 		return
 	}
 
-	c.next.Store(c.nthTick(c.n))
-	t.decided.Add(int64(len(c.ticks)))
+	o.dispatched.Add(int64(len(puts)))
+	o.sampleClaims(puts, time.Now())
+	o.moveCursor(mark)
+}
 
-	if t.measuring.Load() {
-		t.clock.eachReached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
-		if len(c.late) > 0 {
-			t.claimed.Store(true)
-		}
+// tickOf returns the tick of a run by its key, in ms, and whether it is sampled.
+func (o *tickObserver) tickOf(key string) (ms int64, sampled bool) {
+	at, ok := task.TimeOfRunID(key[strings.LastIndexByte(key, '/')+1:])
+	return at.UnixMilli(), ok && o.isSampled(at.UnixMilli())
+}
+
+// sampleStart takes a sample of the start of an action, whose end is sent as soon as it has started if it does nothing.
+func (o *tickObserver) sampleStart(key []byte, sent time.Time) {
+	if o.clock != nil {
+		return
+	}
+
+	if ms, sampled := o.tickOf(string(key)); sampled {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.started = append(o.started, sent.Sub(time.UnixMilli(ms)))
 	}
 }
 
+// sampleClaims takes samples of the runs of a commit.
+func (o *tickObserver) sampleClaims(keys []string, acknowledged time.Time) {
+	if o.from.Load() == math.MaxInt64 {
+		return
+	}
+
+	var ticks []int64
+	for _, key := range keys {
+		if ms, sampled := o.tickOf(key); sampled {
+			ticks = append(ticks, ms)
+		}
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.clock == nil {
+		for _, ms := range ticks {
+			o.claimed = append(o.claimed, acknowledged.Sub(time.UnixMilli(ms)))
+		}
+		return
+	}
+
+	slices.Sort(ticks)
+	o.clock.eachReached(ticks, func(at time.Time) { o.claimed = append(o.claimed, acknowledged.Sub(at)) })
+}
+
+// cursor is the position up to which a shard's ticks are decided. The commits of a shard follow each other.
+type cursor struct {
+	timetable
+	n atomic.Int64 // the first undecided tick
+}
+
+// moveCursor moves the cursor of a shard to the first tick that a watermark does not decide.
+func (o *tickObserver) moveCursor(mark clientv3.Op) {
+	k, ok := o.keys.ParseShard(string(mark.KeyBytes()))
+	if !ok || k.Ref.Shard >= len(o.cursors) {
+		return
+	}
+
+	c := &o.cursors[k.Ref.Shard]
+	w, err := record.DecodeWatermark(mark.ValueBytes())
+	if err != nil || len(c.due) == 0 {
+		return
+	}
+
+	for c.isDecided(int(c.n.Load()), w) {
+		c.n.Add(1)
+	}
+}
+
+// decided returns how many ticks of all shards are decided.
+func (o *tickObserver) decided() (n int64) {
+	for i := range o.cursors {
+		n += o.cursors[i].n.Load()
+	}
+
+	return n
+}
+
 // firstUndecided returns the earliest undecided tick of all shards, in ms.
-func (t *tickObserver) firstUndecided() int64 {
-	var first int64
-	for i := range t.cursors {
-		if next := t.cursors[i].next.Load(); next != 0 && (first == 0 || next < first) {
-			first = next
+func (o *tickObserver) firstUndecided() int64 {
+	first := int64(math.MaxInt64)
+	for i := range o.cursors {
+		if c := &o.cursors[i]; len(c.due) > 0 {
+			first = min(first, c.nthTick(int(c.n.Load())))
 		}
 	}
 
 	return first
 }
 
-// Finish records when an action has started, and that its end is recorded. For an action that does nothing, Finish
-// is called as soon as it has started.
-func (t *tickObserver) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
-	if t.measuring.Load() && h.Action.Noop != nil {
-		late := t.clock.Now().Sub(h.ScheduledTime.Time)
-		t.mu.Lock()
-		t.started = append(t.started, late)
-		t.mu.Unlock()
-	}
-
-	err := t.Store.Finish(ctx, h, end, next)
-	if err == nil {
-		t.finished.Add(1)
-	} else {
-		t.failures.Add(1)
-	}
-
-	return err
-}
-
-// isSampled reports whether more ticks were decided than first, and a sample exists of a claim, which is taken a
-// moment later, and with starts also of a start.
-func (t *tickObserver) isSampled(first int64, starts bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.decided.Load() > first && t.claimed.Load() && (!starts || len(t.started) > 0)
-}
-
-// claimSamples returns the samples of all shards. The workers must have stopped.
-func (t *tickObserver) claimSamples() []time.Duration {
-	var all []time.Duration
-	for i := range t.cursors {
-		all = append(all, t.cursors[i].late...)
-	}
-	return all
-}
-
-// startSamples returns the samples of the executor, which must have stopped.
-func (t *tickObserver) startSamples() []time.Duration { return t.started }
+// allFinished reports whether all runs that were dispatched have ended.
+func (o *tickObserver) allFinished() bool { return o.finished.Load() >= o.dispatched.Load() }
 
 // dispatchObserver observes in etcd every run that is dispatched: when it was decided, and which ticks have no run.
 type dispatchObserver struct {

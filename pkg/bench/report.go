@@ -386,13 +386,6 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("file system %#x", s.Type)
 }
 
-// residentMemory returns the resident memory of this process in bytes; 0 if the system does not provide it.
-func residentMemory() int64 {
-	kib, _, _ := strings.Cut(fileField("/proc/self/status", "VmRSS", ":"), " ")
-	n, _ := strconv.ParseInt(kib, 10, 64)
-	return n << 10
-}
-
 // cpuTime returns the CPU time that this process has used.
 func cpuTime() time.Duration {
 	var u unix.Rusage

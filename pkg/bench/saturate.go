@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -19,10 +20,15 @@ const saturationPeriod = 100 * time.Millisecond
 // task ever has two due ticks.
 const clockWindow = saturationPeriod * 9 / 10
 
+// saturatingLoad returns a load whose tasks tick as often as they may.
+func (b *bench) saturatingLoad(action task.Action) load {
+	return load{tasks: b.Tasks, period: saturationPeriod, origin: time.Now().Truncate(time.Second), action: action, overlap: b.Overlap, keep: b.Keep}
+}
+
 // measureFire measures ticks that are decided and dispatched into an inbox that nobody reads.
 func (b *bench) measureFire(ctx context.Context) error {
-	b.Rig.Executor = false
-	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: task.OverlapAllow, keep: b.Keep}
+	l := b.saturatingLoad(noopAction)
+	l.overlap, l.held = task.OverlapAllow, true
 
 	s, err := sizesOf(ctx, l)
 	if err != nil {
@@ -37,8 +43,7 @@ func (b *bench) measureFire(ctx context.Context) error {
 // measureLifecycle measures complete runs whose action does nothing: dispatched, started, ended, recorded and
 // trimmed.
 func (b *bench) measureLifecycle(ctx context.Context) error {
-	b.Rig.Executor = true
-	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
+	l := b.saturatingLoad(noopAction)
 
 	s, err := sizesOf(ctx, l)
 	if err != nil {
@@ -52,16 +57,13 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 
 // measureProcess measures complete runs of real processes.
 func (b *bench) measureProcess(ctx context.Context) error {
-	b.Rig.Executor = true
-	action := task.Action{Process: &task.Process{Command: b.Command}}
-	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: action, overlap: b.Overlap, keep: b.Keep}
 	measure := func(d time.Duration) ([]Result, error) {
 		b.progress.beginStep(limitSpawn)
-		res, err := measureSpawns(ctx, b.Command, b.Rig.Slots, d)
+		res, err := measureSpawns(ctx, b.Command, b.Slots, d)
 		return []Result{res}, err
 	}
 
-	return b.measureRate(ctx, "process", l, measure)
+	return b.measureRate(ctx, "process", b.saturatingLoad(task.Action{Process: &task.Process{Command: b.Command}}), measure)
 }
 
 // measureRate measures the rate of a load, with a clock that always leaves something due. The result is compared
@@ -76,22 +78,56 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 		}
 	}
 
-	r, w, err := b.prepareRig(ctx, l)
+	c, err := b.createCluster(ctx, benchNamespace)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	if l.held {
+		holder, leave, rerr := c.registerHolder(ctx, task.NodeReady)
+		if rerr != nil {
+			return rerr
+		}
 
-	res := Result{Name: name}
+		defer func() { err = errors.Join(err, leave()) }()
+		c.inbox = holder.Name
+	}
 
-	// driveLoad leaves the clock held, so that all runs can end.
-	err = b.driveLoad(ctx, r, w, l, &res)
-	if err = errors.Join(err, b.finishRuns(ctx, r, w)); err != nil {
+	if err := c.createTasks(ctx, l.tasks, l.makeTask); err != nil {
 		return err
 	}
 
-	res.LatenessMS = newSpread(w.observer.claimSamples())
+	clk := newPacedClock(l.origin)
+	o := newPacedObserver(c.keys, clk, l.allTimetables(c.shards))
+
+	n, err := c.startNode(ctx, clk, o)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, n.stop()) }()
+
+	t := &rateTrial{bench: b, node: n, observer: o, clock: clk, load: l}
+	res := Result{Name: name}
+	if err := t.driveLoad(ctx, &res); err != nil {
+		return err
+	}
+
+	// The clock stands still, so all runs end.
+	b.progress.beginStep("settle")
+	err = n.awaitCondition(ctx, settleFor, "every tick is decided and every run has ended", func() (bool, error) {
+		return o.firstUndecided() > clk.Now().UnixMilli() && (l.held || o.allFinished()), nil
+	})
+	if err != nil {
+		return err
+	}
+
+	said, err := n.awaitTicks(ctx, o.decided())
+	if err = errors.Join(err, n.stop()); err != nil {
+		return err
+	}
+
+	res.LatenessMS = newSpread(o.claimed)
 
 	if b.Limit > 0 {
 		if after, err = limits(b.Limit / 2); err != nil {
@@ -105,7 +141,7 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 		res.compareWith(&before[0])
 	}
 
-	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &res); err != nil {
+	if err := c.verifyResult(ctx, said, o.finished.Load(), l.period, &res); err != nil {
 		return err
 	}
 
@@ -115,51 +151,77 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 	return nil
 }
 
+// rateTrial is the measurement of a rate in progress.
+type rateTrial struct {
+	*bench
+	node     *node
+	observer *tickObserver
+	clock    *pacedClock
+	load     load
+}
+
 // driveLoad warms up and measures. It leaves the clock held.
-func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Result) (err error) {
+func (t *rateTrial) driveLoad(ctx context.Context, res *Result) (err error) {
 	driving, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
 
 	// Advance the clock in the background until the measurement ends.
-	wg.Go(func() { b.pushClock(driving, r, w, l) })
+	wg.Go(func() { t.pushClock(driving) })
 
 	// With an executor, a run counts when it has ended, otherwise when it was dispatched.
-	count := func() int64 {
-		if r.cfg.Executor {
-			return w.observer.finished.Load()
-		}
-		return w.outcomeCounts()["run"]
+	count := t.observer.finished.Load
+	if t.load.held {
+		count = t.observer.dispatched.Load
 	}
 
-	b.progress.beginStep("%s: warm up", res.Name)
+	// Each task has had a tick when all shards are loaded.
+	t.progress.beginStep("%s: load %d shards", res.Name, t.Shards)
+	second := t.load.origin.Add(2 * t.load.period).UnixMilli()
+	err = t.node.awaitCondition(ctx, loadFor, "every shard is loaded", func() (bool, error) { return t.observer.firstUndecided() >= second, nil })
+	if err != nil {
+		return err
+	}
 
-	if !clock.Sleep(ctx, b.Warmup) {
+	t.progress.beginStep("%s: warm up", res.Name)
+
+	if !clock.Sleep(ctx, t.Warmup) {
 		return ctx.Err()
 	}
 
-	b.progress.beginStep("%s", res.Name)
-	profiled, err := b.startProfile()
+	t.progress.beginStep("%s", res.Name)
+	profiled, err := t.startProfile()
 	if err != nil {
 		return err
 	}
 
 	defer func() { err = errors.Join(err, profiled()) }()
 
-	w.observer.measuring.Store(true)
+	before, err := t.node.metrics(ctx)
+	if err != nil {
+		return err
+	}
 
-	before, watch := r.readGroupCommitStats(w), startWatch(count())
-	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
+	t.observer.sampleTicks(t.clock.Now().UnixMilli(), math.MaxInt64)
+
+	watch := startWatch(count())
+	for left := t.Duration; left > 0; left = t.Duration - time.Since(watch.began) {
 		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
 		}
-		b.progress.showStatus("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, formatNumber(watch.ratePerSecond(count())))
+		t.progress.showStatus("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), t.Duration, formatNumber(watch.ratePerSecond(count())))
 	}
 
 	watch.fillResult(count(), res)
-	r.readGroupCommitStats(w).subtractFrom(before, res)
-	w.observer.measuring.Store(false)
+
+	after, err := t.node.metrics(ctx)
+	if err != nil {
+		return err
+	}
+
+	after.fillGroupCommits(before, res)
+	t.observer.sampleTicks(math.MaxInt64, math.MaxInt64)
 
 	return nil
 }
@@ -167,28 +229,22 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 // pushClock advances the clock as far as undecided ticks and outstanding runs allow. With an executor, ticks become
 // due in herds of half as many as may be outstanding, when the previous half has ended. If they became due one by
 // one, each would have its own commit, unlike in a scheduler with a backlog.
-func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
-	var skipped int64
-	var looked time.Time
+func (t *rateTrial) pushClock(ctx context.Context) {
 	for clock.Sleep(ctx, 500*time.Microsecond) {
 		ahead := clockWindow.Milliseconds()
-		if r.cfg.Executor {
-			if time.Since(looked) > 20*time.Millisecond {
-				looked, skipped = time.Now(), w.outcomeCounts()["skipped"]
-			}
-
-			most := b.maxOutstanding()
-			room := most - (w.observer.decided.Load() - skipped - w.observer.finished.Load())
+		if !t.load.held {
+			most := t.maxOutstanding()
+			room := most - (t.observer.dispatched.Load() - t.observer.finished.Load())
 			if room < most/2 {
 				continue
 			}
 
-			ahead = min(ahead, max(room*l.period.Milliseconds()/int64(l.tasks), 1))
+			ahead = min(ahead, max(room*t.load.period.Milliseconds()/int64(t.load.tasks), 1))
 		}
 
-		first := w.observer.firstUndecided()
-		w.clock.forgetBefore(first)
-		w.clock.advanceTo(first + ahead)
+		first := t.observer.firstUndecided()
+		t.clock.forgetBefore(first)
+		t.clock.advanceTo(min(first+ahead, time.Now().UnixMilli()))
 	}
 }
 
@@ -246,83 +302,85 @@ func measureSpawns(ctx context.Context, argv []string, atOnce int, d time.Durati
 // measureHerd measures how late ticks are claimed when many of them are due at the same instant, several times. The
 // first round is for warming up.
 func (b *bench) measureHerd(ctx context.Context) error {
-	l := load{tasks: b.Tasks, period: b.Every, herd: true, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
-	return b.measureLateness(ctx, "herd", l, l.period, time.Duration(b.Rounds)*l.period)
+	l := load{tasks: b.Tasks, period: b.Every, herd: true, action: noopAction, overlap: b.Overlap, keep: b.Keep}
+	return b.measureLateness(ctx, "herd", l, 1, b.Rounds)
 }
 
 // measureLatency measures how late ticks are claimed and their actions start, for a few ticks on an otherwise idle
 // node.
 func (b *bench) measureLatency(ctx context.Context) error {
-	l := load{tasks: b.Rate, period: time.Second, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
-	return b.measureLateness(ctx, "latency", l, b.Warmup, b.Duration)
+	l := load{tasks: b.Rate, period: time.Second, action: noopAction, overlap: b.Overlap, keep: b.Keep}
+	return b.measureLateness(ctx, "latency", l, l.periodsIn(b.Warmup), l.periodsIn(b.Duration))
 }
 
-// measureLateness measures lateness with a clock that runs in real time.
-func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup, duration time.Duration) (err error) {
-	r, w, err := b.prepareRig(ctx, l)
+// measureLateness measures lateness in real time: that of all ticks of some periods, after some periods for warming up.
+func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup, measured int) (err error) {
+	c, err := b.createCluster(ctx, benchNamespace)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, r.close(ctx)) }()
+	o := newTickObserver(c.keys)
 
-	// The clock starts half a period, or half a second, before the first tick, so that no herd is being processed
-	// when measuring begins and ends.
-	lead := min(l.period/2, 500*time.Millisecond)
-	warmup = max(warmup, lead)
-	w.clock.runSteadily(l.origin.Add(l.period - lead))
-	w.engine.WakeWorkers() // the workers sleep until a time of the held clock; wake them
+	n, err := c.startNode(ctx, nil, o)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, n.stop()) }()
+
+	// All tasks are created before the first tick, and have the same number of ticks.
+	l.origin = time.Now().Add(time.Second + time.Duration(l.tasks)*100*time.Microsecond).Truncate(time.Millisecond)
+	begin := l.origin.Add(time.Duration(warmup+1) * l.period)
+	end := begin.Add(time.Duration(measured) * l.period)
+	l.end = end.Add(-time.Millisecond)
+	o.sampleTicks(begin.UnixMilli(), end.UnixMilli())
+
+	if err := c.createTasks(ctx, l.tasks, l.makeTask); err != nil {
+		return err
+	}
+
+	// A profile begins half a period, or half a second, before the first tick.
 	b.progress.beginStep("%s: warm up", name)
-	ok := clock.Sleep(ctx, warmup)
-	b.progress.beginStep("%s", name)
 
+	if !clock.Sleep(ctx, time.Until(begin)-min(l.period/2, 500*time.Millisecond)) {
+		return ctx.Err()
+	}
+
+	b.progress.beginStep("%s", name)
 	profiled, err := b.startProfile()
 	if err != nil {
-		return errors.Join(err, w.stopParts())
-	}
-
-	// Sample the lateness of ticks and starts for the duration, and longer if there is no sample yet.
-	w.observer.measuring.Store(true)
-	began, first := time.Now(), w.observer.decided.Load()
-	for left := duration; ok && left > 0; left = duration - time.Since(began) {
-		ok = clock.Sleep(ctx, min(left, 200*time.Millisecond))
-		b.progress.showStatus("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
-	}
-
-	for ok && !w.observer.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // at least one of each
-		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
-	}
-
-	count, took := w.observer.decided.Load()-first, time.Since(began)
-	w.observer.measuring.Store(false)
-
-	// Hold the clock, so that nothing more becomes due while the runs end.
-	w.clock.stopRunning()
-
-	if err := profiled(); err != nil || !ok {
-		return errors.Join(err, ctx.Err(), w.stopParts())
-	}
-	if err := b.finishRuns(ctx, r, w); err != nil {
 		return err
 	}
 
-	// One measurement yields two results: until the claim, and with an executor until the start.
-	claim := Result{Name: name, Count: count, Seconds: roundTo(took.Seconds(), 3), LatenessMS: newSpread(w.observer.claimSamples())}
-	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &claim); err != nil {
+	ok := clock.Sleep(ctx, time.Until(end))
+	if err := profiled(); err != nil || !ok {
+		return errors.Join(err, ctx.Err())
+	}
+
+	said, err := n.awaitTicks(ctx, int64(l.tasks*(warmup+measured)))
+	if err == nil {
+		err = n.awaitCondition(ctx, settleFor, "every run has ended", func() (bool, error) { return o.allFinished(), nil })
+	}
+	if err = errors.Join(err, n.stop()); err != nil {
+		return err
+	}
+
+	// One measurement yields two results: until the claim, and until the start.
+	claim := Result{Name: name + "/claim", Count: int64(len(o.claimed)), Seconds: roundTo(end.Sub(begin).Seconds(), 3), LatenessMS: newSpread(o.claimed)}
+	if err := c.verifyResult(ctx, said, o.finished.Load(), l.period, &claim); err != nil {
 		return err
 	}
 
 	start := claim
-	claim.Name, start.Name = name+"/claim", name+"/start"
-	b.addResults(claim)
-
-	if start.LatenessMS = newSpread(w.observer.startSamples()); start.LatenessMS != nil {
-		start.Count, start.Skipped, start.Missed = int64(len(w.observer.startSamples())), 0, 0
-		b.addResults(start)
-	}
+	start.Name, start.Count, start.LatenessMS, start.Skipped, start.Missed = name+"/start", int64(len(o.started)), newSpread(o.started), 0, 0
+	b.addResults(claim, start)
 
 	return nil
 }
+
+// periodsIn returns how many periods a duration has, at least one.
+func (l load) periodsIn(d time.Duration) int { return int((max(d, 1) + l.period - 1) / l.period) }
 
 // defaultOverlap is the default of the overlap policy.
 var defaultOverlap = task.Defaults().Overlap

@@ -2,44 +2,33 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// idleFor is how long the CPU usage of an idle scheduler is measured.
+// idleFor is how long the CPU usage of an idle node is measured.
 const idleFor = 10 * time.Second
 
-// checkScaleRate rejects a rate at which one of the few tasks would have two ticks in a second.
-func checkScaleRate(s *settings) error {
-	if few := min(s.Base, s.Tasks); s.Rate > few {
-		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d tasks of --base, each of which ticks at most once a second", s.Rate, few)
-	}
-	return nil
-}
-
-// measureScale measures a scheduler with many tasks and one with few: its memory, how long it loads, its CPU usage
-// while nothing is due, and the cost of a fire. The scheduler runs in a separate process. The load and an
-// embedded etcd are in this process.
+// measureScale measures a node with many tasks and one with few: its memory, how long it loads, its CPU usage while
+// nothing is due, and the cost of a fire. The node runs in a separate process. The load and an embedded etcd are in this
+// process.
 func (b *bench) measureScale(ctx context.Context) error {
-	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
 
-	few, err := b.measureOneScale(ctx, "scale/base", b.Base, childRequest{})
+	few, err := b.measureOneScale(ctx, "scale/base", b.Base)
 	if err != nil {
 		return err
 	}
 
-	many, err := b.measureOneScale(ctx, "scale", b.Tasks, childRequest{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
-	b.MemProfile = "" // the child has written it
+	many, err := b.measureOneScale(ctx, "scale", b.Tasks)
+	b.MemProfile = "" // the node has written it
 	if err != nil {
 		return err
 	}
@@ -53,200 +42,228 @@ func (b *bench) measureScale(ctx context.Context) error {
 	return nil
 }
 
-// measureOneScale measures one scheduler with n tasks, in its own cluster. o holds further options for it.
-func (b *bench) measureOneScale(ctx context.Context, name string, n int, o childRequest) (res Result, err error) {
-	res = Result{Name: name, Tasks: int64(n)}
-
+// measureOneScale measures one node with n tasks, in its own cluster.
+func (b *bench) measureOneScale(ctx context.Context, name string, n int) (Result, error) {
 	// A prefix of its own keeps this cluster apart from the one with the other number of tasks.
-	part := *b.etcdTarget
+	part, own := *b.etcdTarget, *b
+	own.etcdTarget, own.Tasks = &part, n
+
+	var err error
 	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
-		return res, err
+		return Result{}, err
 	}
 
-	r, err := newRig(ctx, &part, b.Rig, b.log)
-	if err != nil {
-		return res, err
-	}
+	s := &scaleTrial{res: Result{Name: name, Tasks: int64(n)}, node: strings.ReplaceAll(name, "/", "-")}
+	err = own.runTrial(ctx, []string{benchNamespace}, func(ctx context.Context, t *trial) error {
+		s.trial = t
+		t.agents.flags = append(t.agents.flags, "--role", task.RoleScheduler+","+task.RoleAPI)
 
-	defer func() { err = errors.Join(err, r.close(ctx)) }()
+		holder, leave, err := t.registerHolder(ctx, task.NodeReady)
+		if err == nil {
+			t.inbox = holder.Name
+			err = errors.Join(s.runPhases(ctx), leave())
+		}
 
-	p, err := newPopulation(n, b.Rate, b.Keep, schedulerOrigin())
-	if err != nil {
-		return res, err
-	}
+		return err
+	})
 
-	p.apps = b.LabelValues
-
-	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
-	o.Site.Endpoints = part.cfg.Endpoints
-
-	// The same scheduler without tasks is the baseline for memory.
-	empty, err := b.runChild(ctx, name+", no tasks", childRequest{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
-	if err != nil {
-		return res, err
-	}
-	if err := b.populateTasks(ctx, r, n, p.makeTask); err != nil {
-		return res, err
-	}
-
-	// Reading back begins here, after the tasks were created.
-	if r.joinedAt, err = r.currentRevision(ctx); err != nil {
-		return res, err
-	}
-
-	o.Idle, o.FireAt, o.Warmup, o.Duration = min(idleFor, b.Duration), p.fireAt, b.Warmup, b.Duration
-	full, err := b.runChild(ctx, name, o)
-	if err != nil {
-		return res, err
-	}
-
-	full.Fires.fillResult(&res)
-
-	// Memory per task is the difference to the scheduler without tasks.
-	per := func(with, without int64) *float64 { return new(roundTo(float64(with-without)/float64(n), 1)) }
-	res.CollectMS, res.CollectCPU = full.CollectMS, full.CollectMicros
-	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(roundTo(full.IdleCPU, 5))
-	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
-
-	return res, b.verifyScaled(ctx, r, full.Said, &res)
+	return s.res, err
 }
 
-// verifyScaled verifies the number of tasks, and then what happened.
-func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Result) error {
-	found, err := r.countTasks(ctx)
+// scaleTrial is one measurement in progress. The runs stay in the inbox of a node without a process.
+type scaleTrial struct {
+	*trial
+	node  string
+	token string
+	res   Result
+}
+
+// runPhases runs the phases one after another.
+func (s *scaleTrial) runPhases(ctx context.Context) error {
+	tokens, err := s.createTokens(ctx, 1)
 	if err != nil {
 		return err
 	}
 
-	if found != [2]int64{res.Tasks, res.Tasks} {
-		res.setVerified(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", res.Tasks, found[0], found[1]))
-		return nil
+	s.token = tokens[0]
+
+	// The same node without tasks is the baseline for memory.
+	if err := s.startLoaded(ctx); err != nil {
+		return err
 	}
 
-	return b.verifyResult(ctx, r, said, time.Second, res)
+	empty, err := s.measureMemory(ctx)
+	if err = errors.Join(err, s.agents.signalAndWait(ctx, s.node, syscall.SIGTERM)); err != nil {
+		return err
+	}
+
+	p, err := newPopulation(s.Tasks, 0, s.Keep, time.Now().Truncate(time.Second))
+	if err != nil {
+		return err
+	}
+
+	p.apps = s.LabelValues
+	if err := s.createTasks(ctx, s.Tasks, p.makeTask); err != nil {
+		return err
+	}
+
+	// Reading back begins here, after the tasks were created.
+	if s.from, err = s.currentRevision(ctx); err != nil {
+		return err
+	}
+
+	if err := s.startLoaded(ctx); err != nil {
+		return err
+	}
+	if err := s.measureCollecting(ctx); err != nil {
+		return err
+	}
+	if err := s.measureIdle(ctx); err != nil {
+		return err
+	}
+
+	full, err := s.measureMemory(ctx)
+	if err != nil {
+		return err
+	}
+
+	// Memory per task is the difference to the node without tasks.
+	per := func(with, without int64) *float64 { return new(roundTo(float64(with-without)/float64(s.Tasks), 1)) }
+	s.res.MemoryPer, s.res.MemoryAsIs, s.res.HeapPer = per(full.resident, empty.resident), per(full.asIs, empty.asIs), per(full.heap, empty.heap)
+
+	return s.fireSteadily(ctx)
 }
 
-// runChild lets a child execute a request, and returns its measurement.
-func (b *bench) runChild(ctx context.Context, name string, o childRequest) (found schedulerMeasurement, err error) {
-	o.Started = time.Now()
-	c, err := startChild(schedulerChild, o, b.progress)
-	if err != nil {
-		return found, err
+// startLoaded starts the node and waits until it has loaded all shards.
+func (s *scaleTrial) startLoaded(ctx context.Context) error {
+	s.progress.beginStep("%s: load %d shards", s.res.Name, s.shards)
+	began := time.Now()
+
+	if err := s.agents.startAgent(ctx, s.node); err != nil {
+		return err
 	}
 
-	defer func() { err = errors.Join(err, c.stopChild()) }()
+	lists := newListClient(s.agents.nodes[s.node].url())
+	n := 0
+	err := awaitCondition(ctx, loadFor, "every shard is loaded", func() (bool, error) {
+		n++
+		a, err := lists.requestPage(ctx, s.token, stateQuestion(n))
 
-	for {
-		var w childReport
-		if err := c.readReport(ctx, &w); errors.Is(err, io.EOF) {
-			return found, fmt.Errorf("%s: the scheduler ended too early", name)
-		} else if err != nil {
-			return found, err
-		}
-
-		switch {
-		case w.Found != nil:
-			return *w.Found, nil
-		case w.Loaded:
-			w.Step = fmt.Sprintf("loaded in %s", time.Since(o.Started).Round(time.Millisecond))
-		}
-
-		b.progress.beginStep("%s: %s", name, w.Step)
-	}
-}
-
-// child is this program, started again with a hidden subcommand of bench, because the process that is measured must
-// not be the one that measures. It reads its request as the first JSON value from standard input, which stays open
-// as long as the child may live. It writes its reports as JSON to standard output.
-type child struct {
-	cmd     *exec.Cmd
-	stdin   io.Closer     // the child's standard input; closing it ends the child
-	reports *json.Decoder // the child's reports
-}
-
-// childTimeout is how long a child may take to end after its standard input was closed.
-const childTimeout = time.Minute
-
-// startChild starts a child. The caller must call stopChild, which ends it.
-func startChild(name string, request any, errs io.Writer) (*child, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-
-	text, err := json.Marshal(request)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-
-	c := &child{cmd: exec.Command(exe, name)}
-	c.cmd.Stderr = errs
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C on the terminal must reach only this process
-
-	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-
-	out, err := c.cmd.StdoutPipe()
-	if err == nil {
-		err = c.cmd.Start()
-	}
-
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), in.Close())
-	}
-
-	c.stdin, c.reports = in, json.NewDecoder(out)
-
-	if _, err := in.Write(append(text, '\n')); err != nil {
-		return nil, errors.Join(fmt.Errorf("send the request to %s: %w", name, err), c.stopChild())
-	}
-
-	return c, nil
-}
-
-// readReport reads the child's next report. When ctx ends, it closes the input of the child, which ends it. io.EOF means that no more
-// reports follow.
-func (c *child) readReport(ctx context.Context, v any) error {
-	defer context.AfterFunc(ctx, func() { _ = c.stdin.Close() })()
-
-	err := c.reports.Decode(v)
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
+		return a.Count != nil && len(a.Missing) == 0, err
+	})
+	s.res.LoadMS = roundTo(time.Since(began).Seconds()*1000, 1)
 
 	return err
 }
 
-// stopChild ends the child and waits for it. The error is the child's.
-func (c *child) stopChild() error {
-	_ = c.stdin.Close()
-	kill := time.AfterFunc(childTimeout, func() { _ = c.cmd.Process.Kill() })
-	defer kill.Stop()
+// measureCollecting measures how long the node reads in the background how the runs of all tasks had ended.
+func (s *scaleTrial) measureCollecting(ctx context.Context) error {
+	n := s.agents.nodes[s.node]
+	began := time.Now()
+	cpu, err := n.cpuTimeOf(func() error { return s.awaitComplete(ctx, newListClient(n.url()), s.token) })
+	s.res.CollectMS, s.res.CollectCPU = roundTo(time.Since(began).Seconds()*1000, 1), roundTo(cpu.Seconds()*1e6/float64(s.Tasks), 2)
 
-	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("%s: %w", c.cmd.Args[1], err)
-	}
-
-	return nil
+	return err
 }
 
-// errLetGo is why a child's context ends when its parent closes its standard input.
-var errLetGo = errors.New("let go")
+// measureIdle measures the CPU usage while nothing is due.
+func (s *scaleTrial) measureIdle(ctx context.Context) error {
+	s.progress.beginStep("%s: nothing is due", s.res.Name)
+	began := time.Now()
+	cpu, err := s.agents.nodes[s.node].cpuTimeOf(func() error { return sleepFor(ctx, min(idleFor, s.Duration)) })
+	s.res.IdleCPU = new(roundTo(cpu.Seconds()/time.Since(began).Seconds(), 5))
 
-// readRequest reads a child's request. It returns a context that ends when the parent closes the child's standard
-// input, or dies.
-func readRequest(ctx context.Context, in io.Reader, request any) (context.Context, error) {
-	if err := json.NewDecoder(in).Decode(request); err != nil {
-		return nil, fmt.Errorf("read the request: %w", err)
+	return err
+}
+
+// nodeMemory is what a node uses, in bytes: resident before and after a garbage collection that returns free memory, and of
+// that the heap.
+type nodeMemory struct{ asIs, resident, heap int64 }
+
+// measureMemory measures the memory of the node.
+func (s *scaleTrial) measureMemory(ctx context.Context) (m nodeMemory, err error) {
+	n := s.agents.nodes[s.node]
+	if err := sleepFor(ctx, time.Second); err != nil { // it has just begun to be idle
+		return m, err
 	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		_, _ = io.Copy(io.Discard, in) // blocks until the input is closed
-		cancel(errLetGo)
-	}()
+	m.asIs = n.residentMemory()
+	if err := n.collectGarbage(s.MemProfile); err != nil {
+		return m, err
+	}
 
-	return ctx, nil
+	m.resident = n.residentMemory()
+	all, err := readMetrics(ctx, n.url(), s.token)
+	m.heap = int64(all["go_memstats_heap_alloc_bytes"])
+
+	return m, err
+}
+
+// fireSteadily creates further tasks that tick each second for some time, and measures and verifies what they cost.
+func (s *scaleTrial) fireSteadily(ctx context.Context) error {
+	s.progress.beginStep("%s: fire", s.res.Name)
+	n := s.agents.nodes[s.node]
+
+	// All of them are created before the first tick, and have the same number of ticks.
+	l := load{period: time.Second}
+	warmup, measured := l.periodsIn(s.Warmup), l.periodsIn(s.Duration)
+	origin := time.Now().Truncate(time.Second)
+	begin := origin.Add(time.Duration(warmup+2) * time.Second)
+	end := begin.Add(time.Duration(measured) * time.Second)
+
+	p := population{tasks: s.Rate, firing: s.Rate, origin: origin, fireAt: origin.Add(2 * time.Second), end: end.Add(-time.Millisecond), keep: s.Keep}
+	if err := s.createTasks(ctx, s.Rate, p.makeTask); err != nil {
+		return err
+	}
+	if err := sleepFor(ctx, time.Until(begin)); err != nil {
+		return err
+	}
+
+	s.witness.beginSpan()
+
+	cpu, err := n.cpuTimeOf(func() error { return sleepFor(ctx, time.Until(end)) })
+	if err != nil {
+		return err
+	}
+
+	s.res.Count, s.res.Seconds = s.witness.endSpan().fired, float64(measured)
+	s.res.RatePerS = roundTo(float64(s.res.Count)/s.res.Seconds, 1)
+	s.res.CPUMicros = roundTo(cpu.Seconds()*1e6/float64(max(s.res.Count, 1)), 2)
+
+	// No further ticks follow.
+	var said metrics
+	err = awaitCondition(ctx, settleFor, "every tick is decided", func() (bool, error) {
+		said, err = readMetrics(ctx, n.url(), s.token)
+		return said.ticks("") >= int64(s.Rate*(warmup+measured)), err
+	})
+	if err = errors.Join(err, s.agents.signalAndWait(ctx, s.node, syscall.SIGTERM)); err != nil {
+		return err
+	}
+
+	s.res.Reopened = int64(said["carillon_shard_opens_total"]) - int64(s.shards)
+
+	return s.verify(ctx, said)
+}
+
+// verify verifies the number of tasks, and then what happened.
+func (s *scaleTrial) verify(ctx context.Context, said metrics) error {
+	found, err := s.countTasks(ctx)
+	if err != nil {
+		return err
+	}
+
+	if want := int64(s.Tasks + s.Rate); found != [2]int64{want, want} {
+		s.res.setVerified(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", want, found[0], found[1]))
+		return nil
+	}
+
+	return s.verifyResult(ctx, said, 0, time.Second, &s.res)
+}
+
+// sleepFor waits for a time. It returns why ctx ended, if it does.
+func sleepFor(ctx context.Context, d time.Duration) error {
+	if !clock.Sleep(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
 }
