@@ -12,8 +12,10 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
+	"github.com/carillonhq/carillon/pkg/daemon/notifier"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
@@ -27,6 +29,7 @@ type leader struct {
 	tombstones *tombstoneSweeper
 	audit      *auditlog.Sweeper
 	ledgers    *ledgerLimiter
+	alerts     *notifier.Notifier
 
 	nodes, owners, moves *kv.Mirror
 
@@ -45,6 +48,7 @@ func (n *Node) newLeader() *leader {
 		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, env: n.env, log: n.log},
 		audit:      auditlog.NewSweeper(n.cfg.Name, n.store, n.clock.checkClock, n.env.Now, n.log),
 		ledgers:    &ledgerLimiter{node: n.cfg.Name, store: n.store, members: n.store, env: n.env, log: n.log},
+		alerts:     n.newNotifier(),
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
@@ -56,8 +60,27 @@ func (n *Node) newLeader() *leader {
 	return l
 }
 
-// runTerm assigns shards, maintains the record format, limits ledgers while etcd is filling up, and removes old tombstones,
-// audit records and tokens until ctx ends or the term is over. Writes of shards compare the term's fence, and others the
+// newNotifier returns the part of the leader that sends messages about alerts.
+func (n *Node) newNotifier() *notifier.Notifier {
+	return notifier.New(notifier.Config{
+		Store: n.store, Task: n.taskRef, Cluster: n.record.currentRecord,
+		Freezes: func() *task.Freezes {
+			f, _ := n.freezes.knownFreezes()
+			return f
+		},
+		AuditsReads: func(namespace string) bool {
+			ns := n.access.View().Namespace(namespace)
+			return ns == nil || ns.AuditReads
+		},
+		Fleet: func() ([]task.Node, []record.Owner) {
+			return n.presentNodes(), record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)
+		},
+		MayWrite: n.mayCommit, Now: n.env.Now, Logger: n.log, Registerer: n.registry,
+	})
+}
+
+// runTerm assigns shards, maintains the record format, limits ledgers while etcd is filling up, sends messages about alerts, and
+// removes old tombstones, audit records and tokens until ctx ends or the term is over. Writes of shards compare the term's fence, and others the
 // records that they change.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
@@ -72,6 +95,7 @@ func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return l.tombstones.run(ctx) })
 	g.Go(func() error { return l.audit.Run(ctx) })
 	g.Go(func() error { return l.ledgers.run(ctx) })
+	g.Go(func() error { return l.alerts.Run(ctx, term.Fence) })
 
 	return g.Wait()
 }

@@ -1,0 +1,102 @@
+package notifier
+
+import (
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// known has the records below alerts/ at one revision. Each version of a record is decoded once.
+type known struct {
+	keys    record.Keys
+	cluster string // the ID of the cluster
+
+	snapshot kv.Snapshot
+	alerts   map[string]*knownAlert // by the key of their records
+	sent     map[string]task.AlertsSent
+	silences map[string]task.AlertSilence // by the key of their records
+}
+
+// knownAlert is an alert with its key, as receivers know it.
+type knownAlert struct {
+	task.Alert
+	key uint64
+}
+
+func newKnown(keys record.Keys, cluster string) *known {
+	return &known{
+		keys: keys, cluster: cluster,
+		alerts: map[string]*knownAlert{}, sent: map[string]task.AlertsSent{}, silences: map[string]task.AlertSilence{},
+	}
+}
+
+// update decodes what has changed since the last update. A record that cannot be read stays as it was.
+func (k *known) update(s kv.Snapshot) (unreadable int) {
+	for _, c := range s.ChangesSince(k.snapshot) {
+		if c.KV == nil {
+			delete(k.alerts, c.Key)
+			delete(k.silences, c.Key)
+			if receiver, ok := k.keys.ParseSentTo(c.Key); ok {
+				delete(k.sent, receiver)
+			}
+			continue
+		}
+
+		if a, _, ok, err := record.DecodeAlert(k.keys, c.KV); ok {
+			if err != nil {
+				unreadable++
+				continue
+			}
+			k.alerts[c.Key] = &knownAlert{a, alert.KeyOf(k.cluster, &a).Short()}
+		} else if sent, ok := record.DecodeSent(k.keys, c.KV); ok {
+			k.sent[sent.Receiver] = sent
+		} else if silence, ok := record.DecodeSilence(k.keys, c.KV); ok {
+			k.silences[c.Key] = silence
+		}
+	}
+	k.snapshot = s
+
+	return unreadable
+}
+
+// receiversOf returns the receivers of an alert.
+func receiversOf(a *task.Alert) []string {
+	if a.Kind == task.AlertMore {
+		return []string{a.Receiver}
+	}
+	return a.Notify
+}
+
+// byReceiver returns the alerts of each receiver.
+func (k *known) byReceiver() map[string][]*knownAlert {
+	lists := map[string][]*knownAlert{}
+	for _, a := range k.alerts {
+		for _, name := range receiversOf(&a.Alert) {
+			lists[name] = append(lists[name], a)
+		}
+	}
+
+	return lists
+}
+
+// silencedNamespaces returns the namespaces that have silences.
+func (k *known) silencedNamespaces() []string {
+	var names []string
+	for _, s := range k.silences {
+		names = append(names, s.Namespace)
+	}
+	slices.Sort(names)
+
+	return slices.Compact(names)
+}
+
+// clusterAlert returns the alert about a problem of the cluster; false if there is none.
+func (k *known) clusterAlert(code string) (task.Alert, bool) {
+	if a := k.alerts[k.keys.ClusterAlert(code)]; a != nil {
+		return a.Alert, true
+	}
+	return task.Alert{}, false
+}

@@ -1,0 +1,749 @@
+package notifier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// world is a cluster on an etcd in memory, in virtual time. The test writes the alerts, as owners do, and ends the runs of
+// receivers. A notifier runs while the world leads.
+type world struct {
+	*testing.T
+	store    *store.Store
+	etcd     *kv.Client
+	keys     record.Keys
+	notifier *Notifier
+	registry *prometheus.Registry
+	began    time.Time
+	terms    int
+	stop     func()
+
+	mu      sync.Mutex
+	cluster task.Cluster
+	freezes task.Freezes
+	nodes   []task.Node
+	owners  []record.Owner
+	refused error
+}
+
+const slack = "ops/slack"
+
+// inWorld runs a story in virtual time.
+func inWorld(t *testing.T, story func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := record.NewKeys("/t")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		w := &world{T: t, etcd: kvtest.Memory(t), keys: keys, registry: prometheus.NewRegistry(), began: time.Now(), stop: func() {}}
+		w.store = store.New(w.etcd, kv.Direct(w.etcd), keys)
+		if w.cluster, _, err = w.store.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess()); err != nil {
+			t.Fatal(err)
+		}
+		for shard := range 4 {
+			w.owners = append(w.owners, record.Owner{Shard: shard, Node: "n1"})
+		}
+		w.nodes = []task.Node{{Name: "n1", NotEvaluated: new(int)}}
+
+		w.notifier = New(Config{
+			Store: w.store, Task: w.ref, Now: time.Now, Logger: zap.NewNop(), Registerer: w.registry,
+			Cluster: func() task.Cluster { return locked(w, func() task.Cluster { return w.cluster }) },
+			Freezes: func() *task.Freezes {
+				return locked(w, func() *task.Freezes { f := w.freezes; return &f })
+			},
+			AuditsReads: func(ns string) bool { return ns == "audited" },
+			Fleet: func() ([]task.Node, []record.Owner) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return slices.Clone(w.nodes), slices.Clone(w.owners)
+			},
+			MayWrite: func() error { return locked(w, func() error { return w.refused }) },
+		})
+
+		w.lead()
+		t.Cleanup(func() { w.stop() })
+		story(w)
+	})
+}
+
+// valueOf returns the value of a counter or a gauge.
+func valueOf(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var value dto.Metric
+	if err := m.Write(&value); err != nil {
+		t.Fatal(err)
+	}
+
+	return value.GetCounter().GetValue() + value.GetGauge().GetValue()
+}
+
+func locked[T any](w *world, f func() T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return f()
+}
+
+// set changes what the notifier is told.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) ref(ns, name string) record.Ref {
+	return record.Ref{Namespace: ns, Name: name, Shard: len(ns+name) % 4}
+}
+
+func (w *world) refOf(name string) record.Ref {
+	ns, name, _ := strings.Cut(name, "/")
+	return w.ref(ns, name)
+}
+
+// lead ends the present term, and begins another one.
+func (w *world) lead() {
+	w.Helper()
+	w.stop()
+	w.terms++
+
+	key := fmt.Sprintf("%s%d", w.keys.Leader(), w.terms)
+	fence := kv.CreateFence(key, w.put(key, "n1"))
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.notifier.Run(ctx, fence); !errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrFenced) {
+			w.Errorf("the notifier ended: %v", err)
+		}
+	}()
+
+	w.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+func (w *world) put(key, value string) int64 {
+	w.Helper()
+	res, err := w.etcd.Put(w.Context(), key, value)
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	return res.Header.Revision
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// addTask creates a task, and deletes one with this name first.
+func (w *world) addTask(name string, change func(t *task.Task)) task.Task {
+	w.Helper()
+	w.deleteTask(name)
+
+	ref := w.refOf(name)
+	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), CreatedAt: task.At(time.Now())}
+	t.Namespace, t.Name, t.Schedule, t.Action = ref.Namespace, ref.Name, task.Schedules{"@manual"}, task.Action{Noop: &task.Noop{}}
+	change(&t)
+	_, err := w.store.CreateTask(w.Context(), ref, t, task.NewEntry(t, t.CreatedAt, t.CreatedAt))
+	w.must(err)
+
+	return t
+}
+
+func (w *world) deleteTask(name string) {
+	w.Helper()
+	st, err := w.store.Revisions(w.Context(), w.refOf(name))
+	if errors.Is(err, task.ErrNotFound) {
+		return
+	}
+	w.must(err)
+	_, err = w.store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{})
+	w.must(err)
+}
+
+// addReceiver creates a receiver for namespace shop.
+func (w *world) addReceiver(name string) {
+	w.Helper()
+	w.addTask(name, func(t *task.Task) {
+		t.Receiver = &task.Receiver{From: []string{"shop"}}
+		t.Accept.Env = []string{"ALERT_TEXT", "ALERT_TITLE", "OTHER"}
+	})
+}
+
+// edit changes the entry of a task.
+func (w *world) edit(name string, change func(t *task.Task)) {
+	w.Helper()
+	st, err := w.store.Task(w.Context(), w.refOf(name))
+	w.must(err)
+	t := st.Task
+	change(&t)
+	e := task.NewEntry(t, st.Entry.From, st.Entry.Anchor)
+	if t.Paused {
+		e.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(time.Now()), By: "ann"}}}
+	}
+	_, err = w.store.UpdateTask(w.Context(), st, t, e)
+	w.must(err)
+}
+
+// open opens the alert of a task, or opens it again.
+func (w *world) open(name string, receivers ...string) { w.write(name, true, receivers) }
+
+// close closes it.
+func (w *world) close(name string) { w.write(name, false, nil) }
+
+func (w *world) write(name string, open bool, receivers []string) {
+	w.Helper()
+	ref := w.refOf(name)
+	key := w.keys.Alert(ref, task.AlertFailures)
+	a := task.Alert{UID: "u", Since: task.At(time.Now())}
+
+	res, err := w.etcd.Get(w.Context(), key)
+	w.must(err)
+	if len(res.Kvs) > 0 {
+		a, _, _, err = record.DecodeAlert(w.keys, res.Kvs[0])
+		w.must(err)
+	}
+	if st, err := w.store.Task(w.Context(), ref); err == nil {
+		a.UID, a.Labels = st.Task.UID, st.Task.Labels
+	}
+
+	if open {
+		a.OpenedAt, a.Closed, a.Notify = task.At(time.Now()), nil, receivers
+	} else {
+		a.Closed = &task.AlertClose{At: task.At(time.Now()), Why: task.AlertSucceeded}
+	}
+	w.put(key, record.EncodeAlert(a))
+}
+
+// wait passes virtual time.
+func (w *world) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// sent reads what was sent to a receiver.
+func (w *world) sent(name string) (s task.AlertsSent) {
+	w.Helper()
+	res, err := w.etcd.Get(w.Context(), w.keys.SentTo(w.refOf(name)))
+	w.must(err)
+	if len(res.Kvs) > 0 {
+		s, _ = record.DecodeSent(w.keys, res.Kvs[0])
+	}
+
+	return s
+}
+
+// queued reads the run of the message that waits in the queue of a receiver. There is at most one.
+func (w *world) queued(name string) *task.Waiting {
+	w.Helper()
+	prefix := w.keys.QueueOf(w.refOf(name))
+	res, err := w.etcd.Get(w.Context(), prefix, clientv3.WithPrefix())
+	w.must(err)
+	if len(res.Kvs) > 1 {
+		w.Fatalf("%d messages to %s at a time", len(res.Kvs), name)
+	}
+	if len(res.Kvs) == 0 {
+		return nil
+	}
+
+	k, _ := w.keys.ParseShard(string(res.Kvs[0].Key))
+	run, err := record.DecodeWaiting(k, res.Kvs[0].Value)
+	w.must(err)
+
+	return &run
+}
+
+// expectMessage fails unless the message that waits for a receiver opens and closes these alerts, and returns its run.
+func (w *world) expectMessage(name string, opened, closed []string) *task.Waiting {
+	w.Helper()
+	run, m := w.queued(name), w.sent(name).Sending
+	if run == nil || m == nil {
+		w.Fatalf("after %s: no message to %s: run %v, record %v", time.Since(w.began), name, run, m)
+	}
+	if !slices.Equal(m.Runs, []string{run.ID}) {
+		w.Errorf("the record has the runs %v, the queue has %s", m.Runs, run.ID)
+	}
+	if o, c := w.keysOf(opened), w.keysOf(closed); !slices.Equal(m.Opened, o) || !slices.Equal(m.Closed, c) {
+		w.Errorf("after %s: the message opens %v and closes %v; want %v and %v", time.Since(w.began), m.Opened, m.Closed, o, c)
+	}
+
+	return run
+}
+
+func (w *world) expectNone(name string) {
+	w.Helper()
+	if run := w.queued(name); run != nil {
+		w.Errorf("after %s: a message waits for %s: %+v", time.Since(w.began), name, w.sent(name).Sending)
+	}
+}
+
+// keysOf returns the keys of alerts that have records.
+func (w *world) keysOf(names []string) task.AlertKeys {
+	w.Helper()
+	var keys task.AlertKeys
+	for _, name := range names {
+		res, err := w.etcd.Get(w.Context(), w.keys.Alert(w.refOf(name), task.AlertFailures))
+		w.must(err)
+		if len(res.Kvs) != 1 {
+			w.Fatalf("no alert of %s", name)
+		}
+		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
+		w.must(err)
+		keys = append(keys, alert.KeyOf(w.cluster.ID, &a).Short())
+	}
+	slices.Sort(keys)
+
+	return keys
+}
+
+// end ends the run of the message that waits for a receiver, and lets the notifier notice.
+func (w *world) end(name string, state task.State) {
+	w.Helper()
+	run := w.queued(name)
+	if run == nil {
+		w.Fatalf("no message waits for %s", name)
+	}
+
+	ref := w.refOf(name)
+	end := run.Run
+	end.State, end.EndedAt = state, task.At(time.Now())
+	_, err := w.etcd.Delete(w.Context(), w.keys.Queued(ref, run.ID))
+	w.must(err)
+	w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(end)))
+	w.wait(2 * passEvery)
+}
+
+// clusterAlert returns the text of an alert about the cluster; "" if it is not open.
+func (w *world) clusterAlert(code string) string {
+	w.Helper()
+	all, err := w.store.ClusterAlerts(w.Context())
+	w.must(err)
+	for _, a := range all {
+		if a.Code == code && a.IsOpen() {
+			return a.Text
+		}
+	}
+
+	return ""
+}
+
+// Verifies: G59, G60
+func TestNotifier_SendsWhatOpensAndCloses(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(5 * time.Second)
+		w.expectNone(slack) // an alert must be open for 10 s
+
+		w.wait(11 * time.Second)
+		run := w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if run.CreatedBy != "carillon" || run.Trigger != task.TriggerManual || run.State != task.Queued || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE", "OTHER"}) {
+			w.Errorf("the run is %+v", run.Run)
+		}
+		if text, other := run.Env["ALERT_TEXT"], run.Env["OTHER"]; !strings.Contains(text, "shop/sync") || other != "" {
+			w.Errorf("its variables are %q", run.Env)
+		}
+
+		// While the run has not ended, nothing is sent.
+		w.open("shop/web", slack)
+		w.wait(10 * time.Minute)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+
+		w.end(slack, task.Succeeded)
+		w.expectMessage(slack, []string{"shop/web"}, nil)
+		w.end(slack, task.Succeeded)
+
+		w.close("shop/sync")
+		w.wait(4 * time.Minute)
+		w.expectNone(slack) // a closing is held for 5 min
+		w.wait(7 * time.Minute)
+		w.expectMessage(slack, nil, []string{"shop/sync"})
+		w.end(slack, task.Succeeded)
+
+		if s := w.sent(slack); !slices.Equal(s.Delivered, w.keysOf([]string{"shop/web"})) || s.Sending != nil || len(s.Past) != 3 || s.LastDelivered.IsZero() {
+			w.Errorf("at the end: %+v", s)
+		}
+		if n := valueOf(w.T, w.notifier.messages.WithLabelValues(outcomeDelivered)); n != 3 {
+			w.Errorf("%v messages were delivered", n)
+		}
+		if n := valueOf(w.T, w.notifier.open.WithLabelValues("failures")); n != 1 {
+			w.Errorf("%v alerts are open", n)
+		}
+	})
+}
+
+func TestNotifier_SendsPlainMessagesAfterAFailure(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		w.end(slack, task.Failed)
+		if s := w.sent(slack); s.FailedInARow != 1 || len(s.Delivered) != 0 || len(s.Uncertain) != 1 {
+			w.Errorf("after a failure: %+v", s)
+		}
+		w.expectNone(slack)
+
+		w.wait(time.Minute)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if !w.sent(slack).Sending.Plain {
+			w.Error("the next message is not plain")
+		}
+		w.end(slack, task.Succeeded)
+		if s := w.sent(slack); s.FailedInARow != 0 || len(s.Delivered) != 1 || len(s.Uncertain) != 0 {
+			w.Errorf("after a success: %+v", s)
+		}
+		if n := valueOf(w.T, w.notifier.messages.WithLabelValues(outcomeFailed)); n != 1 {
+			w.Errorf("%v messages failed", n)
+		}
+	})
+}
+
+// Verifies: G59
+func TestNotifier_ContinuesInTheNextTerm(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		first := w.expectMessage(slack, []string{"shop/sync"}, nil).ID
+
+		w.lead()
+		w.wait(10 * time.Minute)
+		if again := w.expectMessage(slack, []string{"shop/sync"}, nil).ID; again != first {
+			w.Error("the next leader has sent the message again")
+		}
+		w.end(slack, task.Succeeded)
+
+		w.lead()
+		w.wait(10 * time.Minute)
+		w.expectNone(slack)
+		if s := w.sent(slack); len(s.Delivered) != 1 {
+			w.Errorf("at the end: %+v", s)
+		}
+	})
+}
+
+func TestNotifier_EndsWithItsTerm(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		_, err := w.etcd.Delete(w.Context(), fmt.Sprintf("%s%d", w.keys.Leader(), w.terms))
+		w.must(err)
+		w.open("shop/sync", slack)
+		w.wait(time.Minute)
+		w.expectNone(slack)
+		w.stop() // returns at once, and reports an error that is not ErrFenced
+	})
+}
+
+func TestNotifier_WritesNothingWithoutAClock(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.set(func() { w.refused = errors.New("the clock jumped") })
+		w.open("shop/sync", slack)
+		w.wait(time.Hour)
+		w.expectNone(slack)
+
+		w.set(func() { w.refused = nil })
+		w.wait(10 * time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+	})
+}
+
+// Verifies: G60
+func TestNotifier_SendsAgainWhatIsLost(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		run := w.expectMessage(slack, []string{"shop/sync"}, nil)
+
+		// It is active for five minutes: neither queued nor ended.
+		ref := w.refOf(slack)
+		_, err := w.etcd.Delete(w.Context(), w.keys.Queued(ref, run.ID))
+		w.must(err)
+		inbox := w.keys.Run("n1", ref, run.ID)
+		w.put(inbox, string(record.EncodeAssigned(&task.Assigned{Run: run.Run, Instance: "i"}, `{"noop":{}}`)))
+		w.wait(5 * time.Minute)
+		if s := w.sent(slack); s.Sending == nil || s.Sending.Runs[0] != run.ID {
+			w.Fatalf("while the run is active: %+v", s)
+		}
+
+		// The record disappears.
+		_, err = w.etcd.Delete(w.Context(), inbox)
+		w.must(err)
+		w.wait(2*time.Minute + 10*time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if s := w.sent(slack); !s.Sending.Plain || s.Past[0].Runs[0] != run.ID || !s.Past[0].Failed {
+			w.Errorf("after the run has disappeared: %+v", s)
+		}
+	})
+}
+
+func TestNotifier_HoldsMessagesOfPausedAndFrozenReceivers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.edit(slack, func(t *task.Task) { t.Paused = true })
+		w.open("shop/sync", slack)
+		w.wait(5 * time.Minute)
+		w.expectNone(slack)
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack is paused by ann while alerts wait" {
+			w.Errorf("the cluster says %q", text)
+		}
+
+		w.edit(slack, func(t *task.Task) { t.Paused = false })
+		w.set(func() { w.freezes.Holding = []task.Freeze{{Namespace: "ops", By: "bob"}} })
+		w.wait(5 * time.Minute)
+		w.expectNone(slack)
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack is frozen by bob while alerts wait" {
+			w.Errorf("the cluster says %q", text)
+		}
+
+		w.set(func() { w.freezes.Holding = nil })
+		w.wait(10 * time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if text := w.clusterAlert(task.WarnReceivers); text != "" {
+			w.Errorf("the cluster says %q", text)
+		}
+	})
+}
+
+func TestNotifier_SendsOnlyWhatAReceiverAccepts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("web/a", slack)
+		w.open("ops/b", slack)
+		w.open("shop/sync", slack)
+		w.wait(2 * time.Minute)
+		w.expectMessage(slack, []string{"ops/b", "shop/sync"}, nil)
+		w.end(slack, task.Succeeded)
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack does not accept alerts of web" {
+			w.Errorf("the cluster says %q", text)
+		}
+
+		// What it was told before closes for it.
+		w.edit(slack, func(t *task.Task) { t.Receiver = &task.Receiver{} })
+		w.open("ops/b") // it names nobody any more
+		w.wait(2 * time.Minute)
+		w.expectMessage(slack, nil, []string{"ops/b", "shop/sync"})
+	})
+}
+
+func TestNotifier_ForgetsReceiversThatAreGone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		w.end(slack, task.Succeeded)
+
+		w.deleteTask(slack)
+		w.wait(2 * time.Minute)
+		if s := w.sent(slack); s.Mod != 0 {
+			w.Errorf("what was sent is still on record: %+v", s)
+		}
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack does not exist, or is not a receiver" {
+			w.Errorf("the cluster says %q", text)
+		}
+
+		// Another one gets all that is open.
+		w.addReceiver(slack)
+		w.wait(10 * time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+		w.end(slack, task.Succeeded)
+
+		w.edit(slack, func(t *task.Task) { t.Receiver = nil })
+		w.wait(10 * time.Second)
+		if s := w.sent(slack); s.Mod != 0 {
+			w.Errorf("what was sent is still on record: %+v", s)
+		}
+	})
+}
+
+func TestNotifier_TellsANewReceiverAll(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		old := w.expectMessage(slack, []string{"shop/sync"}, nil).ID
+
+		w.addReceiver(slack) // deleted with its queue, and created again between two passes
+		w.wait(10 * time.Second)
+		if run := w.expectMessage(slack, []string{"shop/sync"}, nil); run.ID == old {
+			w.Error("the message is that of the receiver before")
+		}
+	})
+}
+
+func TestNotifier_Silences(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		created := w.put(w.keys.Namespace("shop"), record.Encode(store.OpenNamespace("shop")))
+		for id, silence := range map[string]task.AlertSilence{
+			"a":    {Glob: "sy*", Until: task.At(time.Now().Add(time.Hour)), By: "ann", NamespaceRev: created},
+			"void": {Glob: "*", Until: task.At(time.Now().Add(time.Hour)), By: "bob", NamespaceRev: created - 1}, // of a namespace that was deleted
+		} {
+			w.put(w.keys.Silence("shop", id), record.EncodeSilence(silence))
+		}
+		exists := func(id string) bool {
+			res, err := w.etcd.Get(w.Context(), w.keys.Silence("shop", id))
+			w.must(err)
+			return len(res.Kvs) == 1
+		}
+
+		w.open("shop/sync", slack)
+		w.open("shop/web", slack)
+		w.wait(20 * time.Second)
+		if run := w.expectMessage(slack, []string{"shop/web"}, nil); !strings.Contains(run.Env["ALERT_TEXT"], "1 silenced by ann until") {
+			w.Errorf("the text is %q", run.Env["ALERT_TEXT"])
+		}
+		w.end(slack, task.Succeeded)
+		if !exists("a") || exists("void") {
+			w.Errorf("the silence exists: %t; the void one: %t", exists("a"), exists("void"))
+		}
+
+		w.wait(time.Hour)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if exists("a") {
+			w.Error("the silence that has ended still exists")
+		}
+	})
+}
+
+func TestNotifier_SaysWhatIsKnownOfATask(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		at := func(d time.Duration) task.Time { return task.At(w.began.Add(d)) }
+		sync := w.addTask("shop/sync", func(t *task.Task) {
+			t.Schedule, t.Description, t.Labels = task.Schedules{"0 * * * *"}, "Runbook: https://wiki/sync", map[string]string{"owner": "team-data"}
+		})
+
+		ref := w.refOf("shop/sync")
+		success := task.Run{ID: task.RunID(at(-2*time.Hour).Time, sync.UID), UID: sync.UID, State: task.Succeeded, Trigger: task.TriggerSchedule, ScheduledTime: at(-2 * time.Hour), EndedAt: at(-119 * time.Minute)}
+		failed := success
+		failed.ID, failed.State, failed.ScheduledTime, failed.EndedAt = task.RunID(at(-time.Hour).Time, sync.UID), task.Failed, at(-time.Hour), at(-59*time.Minute)
+		failed.OutputTail, failed.Node = "pg_dump: error: no connection", "n7"
+		for _, run := range []task.Run{success, failed} {
+			w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(run)))
+		}
+		w.put(w.keys.Alert(ref, task.AlertFailures), record.EncodeAlert(task.Alert{UID: sync.UID, OpenedAt: at(0), Since: at(-59 * time.Minute), Run: failed.ID, Notify: []string{slack}, Labels: sync.Labels}))
+
+		w.wait(20 * time.Second)
+		text := w.expectMessage(slack, []string{"shop/sync"}, nil).Env["ALERT_TEXT"]
+		for _, want := range []string{"shop/sync", "n7", failed.ID, "Runbook: https://wiki/sync", "team-data", success.EndedAt.UTC().Format("15:04"), "next: "} {
+			if !strings.Contains(text, want) {
+				w.Errorf("the text has no %q:\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, "pg_dump") {
+			w.Errorf("the text has output of another namespace:\n%s", text)
+		}
+	})
+}
+
+func TestNotifier_SaysIfAMessageIsNotDelivered(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.open("shop/sync", slack)
+		w.wait(20 * time.Second)
+		began := w.sent(slack).Sending.At.UTC().Format(time.RFC3339)
+		w.wait(7 * time.Minute)
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack has a message that waits for a node since "+began {
+			w.Errorf("the cluster says %q", text)
+		}
+
+		for range 6 {
+			if w.queued(slack) != nil {
+				w.end(slack, task.Failed)
+			}
+			w.wait(5 * time.Minute)
+		}
+		for w.queued(slack) == nil {
+			w.wait(time.Minute)
+		}
+		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack gets no messages since "+began {
+			w.Errorf("the cluster says %q", text)
+		}
+		w.end(slack, task.Succeeded)
+		if text := w.clusterAlert(task.WarnReceivers); text != "" {
+			w.Errorf("the cluster says %q", text)
+		}
+	})
+}
+
+func TestNotifier_ReportsTasksThatAreNotEvaluated(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.set(func() {
+			w.cluster.AlertReceivers = []string{slack}
+			w.nodes[0].NotEvaluated = new(3)
+		})
+		w.wait(4 * time.Minute)
+		if text := w.clusterAlert(task.WarnNotEvaluated); text != "" {
+			w.Errorf("after four minutes: %q", text)
+		}
+		w.wait(2 * time.Minute)
+		if text := w.clusterAlert(task.WarnNotEvaluated); text != "the alerts of 3 tasks are not evaluated" {
+			w.Errorf("after six minutes: %q", text)
+		}
+		w.wait(20 * time.Second)
+		if run := w.queued(slack); run == nil || !strings.Contains(run.Env["ALERT_TEXT"], "the alerts of 3 tasks are not evaluated") {
+			w.Errorf("the message is %+v", run)
+		}
+		w.end(slack, task.Succeeded)
+
+		// It closes, and its record is deleted later.
+		w.set(func() { w.nodes[0].NotEvaluated = new(int) })
+		w.wait(10 * time.Second)
+		if text := w.clusterAlert(task.WarnNotEvaluated); text != "" {
+			w.Errorf("when all are evaluated: %q", text)
+		}
+		w.wait(10 * time.Minute)
+		w.end(slack, task.Succeeded)
+		w.wait(2 * time.Hour)
+		if all, err := w.store.ClusterAlerts(w.Context()); err != nil || len(all) != 0 {
+			w.Errorf("two hours later: %v, %v", all, err)
+		}
+	})
+}
+
+func TestNotEvaluated_CountsTasksShardsAndNodes(t *testing.T) {
+	owners := []record.Owner{{Shard: 0, Node: "a"}, {Shard: 1, Node: "b"}, {Shard: 2, Node: "gone"}}
+	for _, c := range []struct {
+		name   string
+		nodes  []task.Node
+		unused bool
+		want   string
+	}{
+		{"all evaluate", []task.Node{{Name: "a", NotEvaluated: new(int)}, {Name: "b", NotEvaluated: new(int)}, {Name: "gone", NotEvaluated: new(int)}}, false, ""},
+		{"tasks", []task.Node{{Name: "a", NotEvaluated: new(2)}, {Name: "b", NotEvaluated: new(3)}, {Name: "gone", NotEvaluated: new(int)}}, true, "the alerts of 5 tasks are not evaluated"},
+		{"shards and an older version", []task.Node{{Name: "a", NotEvaluated: new(int)}, {Name: "b"}}, false, "1 of 3 shards have no owner; nodes of an older version evaluate no alerts: b"},
+		{"nobody uses alerts", []task.Node{{Name: "a"}, {Name: "b"}}, true, ""},
+	} {
+		if got := notEvaluated(c.nodes, owners, 3, !c.unused); got != c.want {
+			t.Errorf("%s: %q; want %q", c.name, got, c.want)
+		}
+	}
+}
