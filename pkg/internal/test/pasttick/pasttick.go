@@ -246,9 +246,11 @@ func (t Tick) wasDecidedBeforeChange(a task.Answer) bool {
 }
 
 // RangeContradictions returns what is wrong with an answer about a range that contains all ticks of a task. The answer must not count
-// more ticks of a state than the history contains. Unless it says that something is unknown, it must not count fewer either.
+// more ticks of a state than the history contains. Unless it says that something is unknown, or that the task was deleted with its
+// history, it must not count fewer either.
 func (p Past) RangeContradictions(ref record.Ref, a task.Answer) (wrong []string) {
-	complete := a.Counts[task.VerdictForgotten]+a.Counts[task.VerdictUnreadable] == 0 && len(a.Unknown) == 0
+	deleted := a.Verdict == task.VerdictNoTask && a.Deleted != nil
+	complete := a.Counts[task.VerdictForgotten]+a.Counts[task.VerdictUnreadable] == 0 && len(a.Unknown) == 0 && !deleted
 	for _, s := range task.States() {
 		if !s.Final() {
 			continue

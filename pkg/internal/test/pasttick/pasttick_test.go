@@ -170,6 +170,12 @@ func TestRangeContradictions_CatchesWrongCounts(t *testing.T) {
 			t.Errorf("%s: %q", name, wrong)
 		}
 	}
+
+	// The ttl has deleted the task, with its history, between the reading of the history and the question.
+	gone := task.Answer{Verdict: task.VerdictNoTask, Deleted: &task.Deletion{}}
+	if wrong := past.RangeContradictions(ref, gone); len(wrong) > 0 {
+		t.Errorf("deleted: %q", wrong)
+	}
 }
 
 // Each tick since the time at which a ledger claims to be complete is in it or in the history.
