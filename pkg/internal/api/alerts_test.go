@@ -44,8 +44,8 @@ func notifies(receivers ...string) func(*task.Alert) {
 // receiver creates a receiver of alerts.
 func (w *world) receiver(ns, name string, from ...string) client.Task {
 	w.t.Helper()
-	s := spec(name, "@manual")
-	s.Receiver = &task.Receiver{From: from}
+	s := task.ReceiverDefaults(task.Action{Noop: &task.Noop{}})
+	s.Name, s.Action.Noop, s.Receiver.From = name, &task.Noop{}, from
 	s.Accept.Env = []string{"ALERT_TEXT", "ALERT_TITLE"}
 	got, err := w.Tasks.Create(w.t.Context(), ns, s)
 	must(w.t, err)
