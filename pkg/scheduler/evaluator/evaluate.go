@@ -56,7 +56,7 @@ type evaluation struct {
 
 	verdicts [kinds]alert.Verdict
 	changes  [kinds]*alert.Change
-	failed   [kinds]bool // the change was not written
+	failed   [kinds]error // why the change was not written
 }
 
 // evaluateBatch evaluates some tasks, at most store.EvaluateAtOnce.
@@ -320,8 +320,8 @@ func (e *Evaluator) writeChange(ctx context.Context, v *evaluation, i int) {
 
 	mod, err := e.cfg.Store.PutAlert(ctx, s.Fences, &w)
 	if err != nil {
-		// Something has changed since the reading, or etcd refuses writes. The next visit finds the difference again.
-		v.failed[i] = true
+		// Something has changed since the reading, or etcd refuses writes. A later visit finds the difference again.
+		v.failed[i] = err
 		if !errors.Is(err, task.ErrConflict) {
 			e.cfg.Logger.Debug("could not write an alert", zap.String("task", v.job.name), zap.Error(err))
 		}
@@ -339,38 +339,27 @@ func (e *Evaluator) writeChange(ctx context.Context, v *evaluation, i int) {
 // apply notes the result of an evaluation in the row of the task, and when to read it again.
 func (v *evaluation) apply(now time.Time) {
 	t, s := v.task, v.job.shard
-	hasFailed, isUnknown := false, false
-	next := time.Time{}
+	o := v.outcome()
 
-	for i, verdict := range v.verdicts {
-		hasFailed = hasFailed || v.failed[i]
-		isUnknown = isUnknown || verdict.State == alert.Unknown
-		if !verdict.Next.IsZero() && (next.IsZero() || verdict.Next.Before(next)) {
-			next = verdict.Next
-		}
-	}
-
-	t.readAt, t.alerts, t.lastSuccess = now, v.job.alerts, v.job.lastSuccess
-	rests := true
+	t.readAt, t.alerts, t.ends = now, v.job.alerts, v.job.ends
+	rests := true // the row says something else than the records
 
 	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
 		w.NotMet = t.notMet()
 
 		// A change of the task since the visit has cleared JudgeAt.
-		if isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule; isSame && !hasFailed && !isUnknown {
-			w.JudgeAt = seconds(next)
+		if isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule; isSame && o.isJudged() {
+			w.JudgeAt = seconds(o.next)
 		}
 
 		switch {
-		case hasFailed:
-		case isUnknown:
+		case o.isUnknown:
 			w.Unknown, w.JudgeAt = true, 0
-		default:
+		case o.isJudged():
 			w.Waiting, w.Unknown = 0, false
 		}
 
-		look := (&eye{now: now, opened: s.Opened, first: map[deadlineKey]uint32{}}).look(w, t.lastSuccess)
-		rests = look == differs
+		rests = s.rowDiffers(w, t, now)
 	})
 
 	// The row of a task that was found by its alert gets its flags by the next visit, if it has one.
@@ -380,14 +369,64 @@ func (v *evaluation) apply(now time.Time) {
 
 	t.readAgain = time.Time{}
 	switch {
-	case hasFailed, !rests:
-	case isUnknown:
+	case o.hasConflict:
+	case o.isUnknown:
 		t.readAgain = now.Add(unknownPause)
-	default:
+	case o.isRefused, o.waits:
 		t.readAgain = now.Add(readPause)
+	case rests:
+		t.readAgain = now.Add(refreshEvery)
+		if !o.next.IsZero() {
+			t.readAgain = earlier(t.readAgain, o.next)
+		}
 	}
 
 	if len(s.tasks) > maxResting && t.records == [kinds]*task.Alert{} && t.counted == 0 {
 		delete(s.tasks, t.name)
 	}
+}
+
+// outcome is what has become of the evaluation of a task.
+type outcome struct {
+	hasConflict bool      // a record has changed since the reading
+	isRefused   bool      // etcd has not written a change, for another reason
+	isUnknown   bool      // the records did not tell
+	waits       bool      // an alert may close when a run has ended
+	next        time.Time // when a verdict may change without a new record; zero: never
+}
+
+// isJudged reports whether all verdicts are known and written.
+func (o *outcome) isJudged() bool { return !o.hasConflict && !o.isRefused && !o.isUnknown }
+
+// outcome returns what has become of the evaluation.
+func (v *evaluation) outcome() (o outcome) {
+	for i, verdict := range v.verdicts {
+		err, record := v.failed[i], v.task.records[i]
+		isConflict := errors.Is(err, task.ErrConflict)
+
+		o.hasConflict = o.hasConflict || isConflict
+		o.isRefused = o.isRefused || err != nil && !isConflict
+		o.isUnknown = o.isUnknown || verdict.State == alert.Unknown
+		o.waits = o.waits || verdict.State == alert.Met && record != nil && record.IsOpen()
+
+		if at := verdict.Next; !at.IsZero() && (o.next.IsZero() || at.Before(o.next)) {
+			o.next = at
+		}
+	}
+
+	return o
+}
+
+// earlier returns the earlier of two times.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// rowDiffers reports whether the row of a task still differs from its alerts.
+func (s *shardAlerts) rowDiffers(w *readmodel.WatchedRow, t *taskAlerts, now time.Time) bool {
+	e := eye{now: now, opened: s.Opened, first: map[deadlineKey]uint32{}}
+	return e.look(w, t.ends.lastSuccess) == differs
 }

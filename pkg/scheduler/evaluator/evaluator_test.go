@@ -230,6 +230,35 @@ func TestVisit_FindsTheTasksOfAlerts(t *testing.T) {
 	}
 }
 
+// A task that was read is not read again before its row changes, or its time has come.
+func TestVisit_LetsTasksRest(t *testing.T) {
+	t.Parallel()
+
+	s := newShard(noon)
+	a := &task.Alerts{}
+	row := rowWith(func(r *readmodel.Row) { r.Flags, r.Failures = readmodel.History|readmodel.Failing, 1 })
+	slot := s.put(row, a)
+	if got := s.visited(noon); len(got) != 1 {
+		t.Fatalf("it reads %q", got)
+	}
+
+	k := s.taskNamed(row.Name)
+	k.alerts, k.ends, k.readAgain = a, endsOf(&row), noon.Add(10*time.Minute)
+	if got := s.visited(noon.Add(9 * time.Minute)); len(got) != 0 {
+		t.Errorf("it reads %q although nothing has changed", got)
+	}
+	if got := s.visited(noon.Add(10 * time.Minute)); len(got) != 1 {
+		t.Errorf("when it is time, it reads %q", got)
+	}
+
+	k = s.taskNamed(row.Name)
+	k.alerts, k.ends, k.readAgain = a, endsOf(&row), noon.Add(time.Hour)
+	s.Index.Change(slot, func(r *readmodel.Row) { r.Failures++ })
+	if got := s.visited(noon.Add(11 * time.Minute)); len(got) != 1 {
+		t.Errorf("after another failure, it reads %q", got)
+	}
+}
+
 // Rooms are full from 50 open alerts on, until fewer than 25 are open. Each receiver has a room in each namespace.
 func TestRooms_HaveEnoughRoomAgainAtHalf(t *testing.T) {
 	t.Parallel()

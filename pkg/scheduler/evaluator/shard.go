@@ -23,7 +23,8 @@ const (
 
 	// refreshEvery is how often a task with an alert is read although nothing shows that it has changed.
 	refreshEvery = 15 * time.Minute
-	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell.
+	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell. If its
+	// row changes, it is read at once.
 	readPause    = 15 * time.Second
 	unknownPause = time.Minute
 	// maxResting is how many tasks are remembered that need not be read yet.
@@ -68,11 +69,27 @@ type taskAlerts struct {
 	counted   readmodel.Flags
 	receivers []string // of what is counted
 
-	alerts      *task.Alerts // what was expected when the task was read last
-	lastSuccess uint32       // of the row at that time
-	readAt      time.Time    // zero: never
-	readAgain   time.Time    // the task is not read before
-	seen        int64        // the last visit that found its row
+	alerts    *task.Alerts // what was expected when the task was read last
+	ends      ends         // of the row at that time
+	readAt    time.Time    // zero: never
+	readAgain time.Time    // the task is not read before, unless its row changes
+	seen      int64        // the last visit that found its row
+}
+
+// ends is what a row says about how runs have ended, and about what verdicts depend on besides.
+type ends struct {
+	lastSuccess uint32
+	failures    uint16
+	flags       readmodel.Flags
+	isActive    bool
+}
+
+// endsOf returns the ends of a row.
+func endsOf(r *readmodel.Row) ends {
+	return ends{
+		lastSuccess: r.LastSuccess, failures: r.Failures, isActive: r.Active > 0 || r.Waiting > 0,
+		flags: r.Flags & (readmodel.Paused | readmodel.Unreadable | readmodel.Failing | readmodel.History),
+	}
 }
 
 // newShardAlerts returns the state of a shard that was just opened.
@@ -136,8 +153,10 @@ func (t *taskAlerts) isIdle(now time.Time) bool {
 	return t.records == [kinds]*task.Alert{} && t.counted == 0 && !now.Before(t.readAgain)
 }
 
-// isWaiting reports whether the task is waiting for its next reading.
-func (t *taskAlerts) isWaiting(now time.Time) bool { return t != nil && now.Before(t.readAgain) }
+// isWaiting reports whether the task is waiting for its next reading, because nothing has changed since the last one.
+func (t *taskAlerts) isWaiting(now time.Time, w *readmodel.WatchedRow) bool {
+	return t != nil && now.Before(t.readAgain) && t.ends == endsOf(w.Row) && t.alerts == w.Alerts
+}
 
 // needsRefresh reports whether a task with alerts must be read although its row does not say so: its receivers or labels have
 // changed, it has not been read for long, or there is room for what is counted.
@@ -189,7 +208,7 @@ func (s *shardAlerts) visit(now time.Time, line *queue) {
 
 	// Alerts whose tasks are gone, or are not watched any more.
 	for _, t := range s.tasks {
-		if t.seen != s.visits && t.notMet() != 0 && !t.isWaiting(now) {
+		if t.seen != s.visits && t.notMet() != 0 && !now.Before(t.readAgain) {
 			line.add(job{shard: s, name: t.name, slot: readmodel.NoSlot})
 		}
 		if t.isIdle(now) {
@@ -211,7 +230,7 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 
 	lastSuccess := uint32(0)
 	if t != nil {
-		lastSuccess = t.lastSuccess
+		lastSuccess = t.ends.lastSuccess
 	}
 	look := v.look(w, lastSuccess)
 
@@ -243,10 +262,10 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 			t.seen = s.visits
 		}
 
-		if !t.isWaiting(v.now) {
+		if !t.isWaiting(v.now, w) {
 			line.add(job{
 				shard: s, name: w.Row.Name, slot: w.Slot, isFailing: w.Row.Flags.Has(readmodel.Failing),
-				alerts: w.Alerts, schedule: w.Row.Schedule, lastSuccess: w.Row.LastSuccess,
+				alerts: w.Alerts, schedule: w.Row.Schedule, ends: endsOf(w.Row),
 			})
 		}
 	}
@@ -306,9 +325,9 @@ type job struct {
 	isFailing bool
 
 	// What its row had.
-	alerts      *task.Alerts
-	schedule    *schedule.Schedule
-	lastSuccess uint32
+	alerts   *task.Alerts
+	schedule *schedule.Schedule
+	ends     ends
 }
 
 // queue holds the tasks to read of one visit.
