@@ -131,7 +131,8 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete tasks with their history",
-		Long:  "Delete tasks with their history and their waiting runs. Active runs are cancelled.",
+		Long: "Delete tasks with their history and their waiting runs. Active runs are cancelled. Of a receiver of alerts, the command says\n" +
+			"how many tasks name it.",
 		Example: `  carillon task delete nightly-backup
   carillon task delete 'tmp-*' --dry-run
   carillon task delete -l team=data --yes`,
@@ -143,7 +144,45 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 		},
 		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
 
+	remove := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		noteReceivers(cmd.Context(), f, words)
+		return remove(cmd, words)
+	}
+
 	return revision.ofOne(cmd)
+}
+
+// maxNotedReceivers is how many named tasks noteReceivers looks at.
+const maxNotedReceivers = 20
+
+// noteReceivers prints how many tasks name the receivers of alerts among some tasks, because their alerts reach nobody after the deletion. It
+// is additional, so its errors are ignored.
+func noteReceivers(ctx context.Context, f *factory.Factory, words []string) {
+	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
+	defer cancel()
+
+	c, err := f.Connect()
+	if err != nil || len(words) > maxNotedReceivers {
+		return
+	}
+
+	for _, word := range words {
+		r, err := selection.ParseRef(f, word)
+		if err != nil {
+			continue // a glob, or an error that the deletion reports
+		}
+		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
+		if err != nil || t.Receiver == nil {
+			continue
+		}
+
+		query := client.QueryTerm("notify", r.String())
+		named, err := c.Tasks.Page(ctx, client.TaskListOptions{Query: query, Brief: true, Limit: 1}, "")
+		if err == nil && named.Count != nil && *named.Count > 0 {
+			f.Note("warning: alerts of %s reach %s no more: carillon task list -A %s", output.Plural(int64(*named.Count), "task"), selection.Show(f, r), query)
+		}
+	}
 }
 
 // revisionFlag is the revision of a task. 0 means any revision and cannot be typed.
