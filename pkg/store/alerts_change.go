@@ -18,7 +18,8 @@ import (
 // AlertPage says which page of the alerts ListAlerts reads.
 type AlertPage struct {
 	Shards     int      // the number of shards of the cluster
-	Namespaces []string // only of these namespaces; nil: of all, and those about the cluster
+	Namespaces []string // only of these namespaces; nil: of all
+	Cluster    bool     // also those about the cluster
 	After      string   // what the former page returned as next; "": the first page
 	Limit      int
 }
@@ -83,8 +84,14 @@ func (s Alerts) ListAlerts(ctx context.Context, p AlertPage) (list []task.Alert,
 // alertRanges returns the ranges of the alerts of a list, in the order of their keys.
 func (s Alerts) alertRanges(p AlertPage) []keyRange {
 	// The alerts of all shards, and then those about the cluster, are the first keys below alerts/.
+	cluster := keyRange{s.keys.ClusterAlerts(), clientv3.GetPrefixRangeEnd(s.keys.ClusterAlerts())}
 	if p.Namespaces == nil {
-		return []keyRange{{s.keys.Alerts(), clientv3.GetPrefixRangeEnd(s.keys.ClusterAlerts())}}
+		all := keyRange{s.keys.Alerts(), cluster.from}
+		if p.Cluster {
+			all.end = cluster.end
+		}
+
+		return []keyRange{all}
 	}
 
 	namespaces := slices.Clone(p.Namespaces)
@@ -100,11 +107,14 @@ func (s Alerts) alertRanges(p AlertPage) []keyRange {
 	}
 	slices.Sort(shards)
 
-	ranges := make([]keyRange, 0, len(shards)*len(namespaces))
+	ranges := make([]keyRange, 0, len(shards)*len(namespaces)+1)
 	for _, shard := range shards {
 		for _, ns := range namespaces {
 			ranges = append(ranges, keyRange{shard + ns, clientv3.GetPrefixRangeEnd(shard + ns)})
 		}
+	}
+	if p.Cluster {
+		ranges = append(ranges, cluster)
 	}
 
 	return ranges

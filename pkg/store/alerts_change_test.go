@@ -32,9 +32,9 @@ func alertNames(list []task.Alert) []string {
 }
 
 // listAlerts reads all pages of a list.
-func (w *world) listAlerts(limit int, namespaces []string) (list []task.Alert) {
+func (w *world) listAlerts(limit int, cluster bool, namespaces []string) (list []task.Alert) {
 	w.Helper()
-	p := store.AlertPage{Shards: 8, Namespaces: namespaces, Limit: limit}
+	p := store.AlertPage{Shards: 8, Namespaces: namespaces, Cluster: cluster, Limit: limit}
 	for range 1000 {
 		page, next, err := w.ListAlerts(w.Context(), p)
 		ok(w.T, err)
@@ -89,13 +89,19 @@ func TestListAlerts_HasEachAlertOnce(t *testing.T) {
 			namespaces []string
 			want       []string
 		}{
-			{nil, append(slices.Clone(all), "cluster:not_evaluated")}, {[]string{"a"}, of("a")}, {[]string{"a", "a-b"}, of("a", "a-b")}, {[]string{"b", "none"}, of("b")}, {[]string{}, nil},
+			{nil, all}, {[]string{"a"}, of("a")}, {[]string{"a", "a-b"}, of("a", "a-b")}, {[]string{"b", "none"}, of("b")}, {[]string{}, nil},
 		} {
-			got := alertNames(w.listAlerts(limit, c.namespaces))
-			slices.Sort(got)
-			slices.Sort(c.want)
-			if !slices.Equal(got, c.want) {
-				t.Errorf("%v in pages of %d: %d alerts, want %d", c.namespaces, limit, len(got), len(c.want))
+			for _, cluster := range []bool{false, true} {
+				got, want := alertNames(w.listAlerts(limit, cluster, c.namespaces)), slices.Clone(c.want)
+				if cluster {
+					want = append(want, "cluster:not_evaluated")
+				}
+
+				slices.Sort(got)
+				slices.Sort(want)
+				if !slices.Equal(got, want) {
+					t.Errorf("%v in pages of %d, of the cluster: %t: %d alerts, want %d", c.namespaces, limit, cluster, len(got), len(want))
+				}
 			}
 		}
 	}

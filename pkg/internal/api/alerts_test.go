@@ -188,6 +188,9 @@ func TestAlerts_ListsHaveWhatTheCallerMayRead(t *testing.T) {
 	if err != nil || len(own) != 10 || slices.ContainsFunc(own, func(a task.AlertStatus) bool { return a.Namespace != "default" }) {
 		t.Errorf("bob's: %q, %v", names(own), err)
 	}
+	if own, err = w.clientAs("user:eve", "node-operator").Alerts.List(ctx, client.AlertListOptions{}); err != nil || !slices.Equal(names(own), []string{"cluster:not_evaluated"}) {
+		t.Errorf("of who reads only the cluster: %q, %v", names(own), err)
+	}
 	_, err = bob.Alerts.List(ctx, client.AlertListOptions{Namespace: "other"})
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }

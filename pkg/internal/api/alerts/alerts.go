@@ -96,15 +96,13 @@ func (h *Handlers) listAlerts(c *httpapi.Call, q listQuery) (httpapi.Answer, err
 		return httpapi.Answer{}, err
 	}
 
-	list, next, err := h.Store.ListAlerts(c.Context(), store.AlertPage{Shards: h.Shards, Namespaces: namespaces, After: p.After, Limit: p.Limit})
+	ofCluster := c.Request.PathValue("ns") == "" && c.Rights().Allows(access.Need{Verb: access.Read, Kind: access.Cluster})
+	list, next, err := h.Store.ListAlerts(c.Context(), store.AlertPage{Shards: h.Shards, Namespaces: namespaces, Cluster: ofCluster, After: p.After, Limit: p.Limit})
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	ofCluster := c.Rights().Allows(access.Need{Verb: access.Read, Kind: access.Cluster})
-	list = slices.DeleteFunc(list, func(a task.Alert) bool {
-		return a.IsOpen() == q.Closed || a.Kind == task.AlertCluster && !ofCluster || !selector.Matches(a.Labels)
-	})
+	list = slices.DeleteFunc(list, func(a task.Alert) bool { return a.IsOpen() == q.Closed || !selector.Matches(a.Labels) })
 
 	views, err := h.Views.Alerts(c.Context(), list)
 	if err != nil {
