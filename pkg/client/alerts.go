@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// AlertsService lists and acknowledges alerts, and holds back messages about them.
+// AlertsService lists and acknowledges alerts, holds back messages about them, and tests receivers.
 type AlertsService struct{ conn *connection }
 
 // AlertListOptions select the alerts of a list.
@@ -117,4 +117,12 @@ func (s *AlertsService) EndSilence(ctx context.Context, namespace, id string) (t
 	err = s.conn.doCall(ctx, call{method: http.MethodDelete, path: path}, &silence)
 
 	return silence, err
+}
+
+// Test queues a run of a receiver with a message that says that it is a test.
+func (s *AlertsService) Test(ctx context.Context, namespace, name string) (Triggered, error) {
+	var r Triggered
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "test")
+
+	return r, err
 }

@@ -1,4 +1,4 @@
-// Package alert implements "carillon alert": it lists, shows and acknowledges alerts, and silences them.
+// Package alert implements "carillon alert": it lists, shows and acknowledges alerts, silences them, and tests receivers.
 package alert
 
 import (
@@ -35,9 +35,10 @@ func Command(f *factory.Factory) *cobra.Command {
 		Long: "Show and manage alerts. An alert is open while an expectation of a task is not met: runs fail, or do not succeed in\n" +
 			"time. Receivers are notified when it opens and when it closes.\n\n" + nameHelp,
 	}
-	cmd.AddGroup(&cobra.Group{ID: "alerts", Title: "Alerts:"}, &cobra.Group{ID: "silences", Title: "Silences:"})
+	cmd.AddGroup(&cobra.Group{ID: "alerts", Title: "Alerts:"}, &cobra.Group{ID: "silences", Title: "Silences:"}, &cobra.Group{ID: "receivers", Title: "Receivers:"})
 	factory.AddGroup(cmd, "alerts", listCommand(f), getCommand(f), ackCommand(f))
 	factory.AddGroup(cmd, "silences", silenceCommand(f), silencesCommand(f), unsilenceCommand(f))
+	factory.AddGroup(cmd, "receivers", testCommand(f))
 
 	return cmd
 }

@@ -64,3 +64,17 @@ func Silences(f *factory.Factory) Func {
 		}), done, typed)
 	}
 }
+
+// Receivers completes the names of tasks that are receivers of alerts, for a command that takes only one.
+func Receivers(f *factory.Factory) Func {
+	return At(func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return Matching(Live(f, cmd, "receivers", func(ctx context.Context, c *client.Client) (offers []Offer, err error) {
+			err = someTasks(ctx, f, c, "", func(t client.Task) {
+				if t.Receiver != nil {
+					offers = append(offers, Offer{selection.TaskName(f, t), output.OneLine(t.Description)})
+				}
+			})
+			return offers, err
+		}), done, typed)
+	}, nil)
+}

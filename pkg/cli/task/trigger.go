@@ -92,7 +92,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 		})
 
 		if flags.wait && len(runs) > 0 {
-			if err := awaitAll(ctx, f, c, runs, flags.exitStatus); err != nil {
+			if err := AwaitRuns(ctx, f, c, runs, flags.exitStatus); err != nil {
 				failed = err
 			}
 		}
@@ -125,9 +125,9 @@ func readEnv(pairs []string) (map[string]string, error) {
 	return env, nil
 }
 
-// awaitAll waits for runs and prints their output. It replaces each run by its final record, and returns an
+// AwaitRuns waits for runs and prints their output. It replaces each run by its final record, and returns an
 // error if one did not succeed.
-func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, exitStatus bool) error {
+func AwaitRuns(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, exitStatus bool) error {
 	m := logs.NewMerger(f, logs.Tasks{Runs: runs}.Refs())
 	errs, asked := make([]error, len(runs)), slices.Clone(runs)
 	var all sync.WaitGroup

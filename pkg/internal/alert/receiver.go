@@ -25,7 +25,7 @@ func (f *ReceiverFacts) Block(namespace string, now time.Time) *task.AlertBlock 
 	}
 
 	own, _, _ := strings.Cut(f.Name, "/")
-	if namespace != "" && namespace != own && !slices.Contains(e.Receiver.From, namespace) {
+	if namespace != "" && !e.Receiver.Accepts(own, namespace) {
 		return &task.AlertBlock{Why: task.BlockForbidden}
 	}
 

@@ -69,6 +69,7 @@ dismiss-run           fh     yh       yh     yh       ff      hh            yy  
 acknowledge-alert     fh     yh       yh     yh       ff      hh            yy    hh
 create-silence        fh     yh       yh     yh       ff      hh            yy    hh
 end-silence           fh     yh       yh     yh       ff      hh            yy    hh
+test-receiver         fh     fh       yh     yh       ff      hh            yy    hh
 freeze-namespace      fh     yh       yh     yh       ff      hh            yy    hh
 unfreeze-namespace    fh     yh       yh     yh       ff      hh            yy    hh
 set-secret            fh     fh       yh     yh       ff      hh            yy    hh
@@ -231,6 +232,8 @@ func (w *matrixWorld) openAlert(c *matrixCell) {
 	w.alertOf(c.ns, c.name, task.AlertFailures)
 }
 
+func (w *matrixWorld) receiverOf(c *matrixCell) { w.receiver(c.ns, c.name) }
+
 // silence is a silence of a task.
 func (w *matrixWorld) silence(c *matrixCell) {
 	w.task(c)
@@ -283,7 +286,7 @@ func (w *matrixWorld) operations() map[string]operation {
 
 		"list-alerts": {}, "task-alerts": {before: w.openAlert}, "list-silences": {}, "acknowledge-alert": {before: w.openAlert},
 		"create-silence": {body: `{"glob":"NAME","for":"1h","reason":"NAME"}`, before: w.task}, "end-silence": {before: w.silence},
-		"acknowledge-cluster-alert": {before: func(*matrixCell) {
+		"test-receiver": {before: w.receiverOf}, "acknowledge-cluster-alert": {before: func(*matrixCell) {
 			w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"})
 		}},
 

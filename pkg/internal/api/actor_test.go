@@ -104,6 +104,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 			silence = list[0].ID
 		}},
 
+		{id: "test-receiver", method: "POST", path: tasks + "/slack/test", before: func() { w.receiver("default", "slack") }},
 		{id: "set-secret", method: "PUT", path: "/v1/namespaces/default/secrets/s", body: `{"values":{"A":"b"}}`},
 		{id: "rotate-secret", method: "POST", path: "/v1/namespaces/default/secrets/s/rotate", before: func() {
 			w.keys["node-a"] = ringOf(secret.NewKey(), former)

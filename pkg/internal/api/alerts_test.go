@@ -441,3 +441,32 @@ func TestWhy_SaysWhoWasNotified(t *testing.T) {
 		t.Errorf("about a time: %+v, %v", answer.Lines, err)
 	}
 }
+
+// A test is a run of the receiver with a message that only the server writes.
+func TestTestReceiver_SendsAMessageOfItsOwn(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("job", "@daily")
+	_, err := w.Alerts.Test(ctx, "default", "job")
+	if e := wantError(t, err, task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "is not a receiver") {
+		t.Error(e)
+	}
+	_, err = w.Alerts.Test(ctx, "default", "none")
+	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
+
+	w.receiver("default", "slack")
+	bob := w.clientAs("user:bob", "operator", "default") // may trigger it, but not make it say anything
+	_, err = bob.Alerts.Test(ctx, "default", "slack")
+	wantError(t, err, nil, client.CodeForbidden)
+
+	run, err := w.Alerts.Test(ctx, "default", "slack")
+	if err != nil || run.CreatedBy != w.actor() || run.Trigger != task.TriggerManual || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE"}) {
+		t.Fatalf("%+v, %v", run, err)
+	}
+
+	queued := w.dump()[w.store.Keys().Queued(ref("default", "slack"), run.ID)]
+	var waiting task.Waiting
+	must(t, json.Unmarshal([]byte(queued[strings.Index(queued, " ")+1:]), &waiting))
+	if !strings.Contains(waiting.Env["ALERT_TITLE"], "default/slack") || !strings.Contains(strings.ToLower(waiting.Env["ALERT_TEXT"]), "test") {
+		t.Errorf("%q", waiting.Env)
+	}
+}

@@ -39,6 +39,7 @@ type Handlers struct {
 	Attempts *attempts.Handlers
 	Shards   int // the number of shards
 	Now      httpapi.Clock
+	Cluster  string // the ID of the cluster
 	// MostScanned is the maximum number of records that a page reads to find matching ones.
 	MostScanned int
 }
@@ -56,6 +57,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "trigger-task", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/trigger", Tag: "tasks", Summary: "Trigger a run now, even if the task is paused",
 			Description: "The body may contain arguments, variables and a node for this run, if the task accepts them (accept). Otherwise the answer is 422 with the code not_allowed.",
 			Body:        give, Conditional: true, Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
+		{ID: "test-receiver", Verb: access.Update, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/test", Tag: "alerts", Summary: "Send a test message to a receiver of alerts",
+			Description: testAbout, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.testReceiver)},
 		{ID: "list-task-runs", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfTask + "/runs", Tag: "runs", Summary: "List the runs of a task, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
