@@ -729,6 +729,51 @@ func TestNotifier_ReportsTasksThatAreNotEvaluated(t *testing.T) {
 	})
 }
 
+// Six thousand tasks fail within a minute, and one in another namespace with another receiver.
+//
+// Verifies: G59, G60
+func TestNotifier_StaysCalmInAStorm(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const mail = "web/mail"
+		w.addReceiver(slack)
+		w.addReceiver(mail)
+
+		messages := 0
+		for second := range 6 * 60 {
+			if second < 50 {
+				for i := range 120 {
+					name := fmt.Sprintf("task%05d", second*120+i)
+					w.put(w.keys.Alert(w.ref("shop", name), task.AlertFailures), record.EncodeAlert(task.Alert{UID: "u", OpenedAt: task.At(time.Now()), Notify: []string{slack}}))
+				}
+			}
+			if second == 30 {
+				w.open("web/lone", mail)
+			}
+			if second == 50 {
+				w.expectMessage(mail, []string{"web/lone"}, nil)
+			}
+
+			w.wait(time.Second)
+			if w.queued(slack) != nil {
+				messages++
+				w.end(slack, task.Succeeded)
+			}
+		}
+		s := w.sent(slack)
+		if messages > 3 || len(s.Delivered) != 5000 || s.Horizon == 0 {
+			w.Errorf("%d messages, %d delivered, horizon %d", messages, len(s.Delivered), s.Horizon)
+		}
+
+		// A new one among so many is named.
+		w.wait(10 * time.Minute)
+		w.open("shop/new", slack)
+		w.wait(20 * time.Second)
+		if run := w.expectMessage(slack, []string{"shop/new"}, nil); !strings.Contains(run.Env["ALERT_TEXT"], "shop/new") || !strings.Contains(run.Env["ALERT_TEXT"], "6000 more open") {
+			w.Errorf("the text is %q", run.Env["ALERT_TEXT"])
+		}
+	})
+}
+
 func TestNotEvaluated_CountsTasksShardsAndNodes(t *testing.T) {
 	owners := []record.Owner{{Shard: 0, Node: "a"}, {Shard: 1, Node: "b"}, {Shard: 2, Node: "gone"}}
 	for _, c := range []struct {
