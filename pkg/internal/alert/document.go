@@ -64,27 +64,32 @@ type DocumentAlert struct {
 	URL          string            `json:"url,omitempty"`
 }
 
-// json returns ALERT_JSON, at most MaxJSON bytes. If it is too long, it has fewer texts, and then fewer alerts.
+// json returns ALERT_JSON, at most MaxJSON bytes. If it is too long, the last alerts have no texts, and then they are only counted.
 func (w *writer) json() string {
-	named := w.named
-	brief := w.m.Plain
-	for {
-		text := w.encodeDocument(named, brief)
-		switch {
-		case len(text) <= MaxJSON:
-			return text
-		case !brief:
-			brief = true
-		case len(named) > 0:
-			named = named[:len(named)-1]
-		default:
-			// Only the numbers of thousands of namespaces can still be too long.
-			least := *w.m
-			least.Opened, least.Closed, least.Repeated, least.PublicURL = nil, nil, nil, ""
-			least.Unnamed, least.Open = 0, map[string]int{"": totalCount(w.m.Open)}
-			return newWriter(&least).encodeDocument(nil, true)
-		}
+	detailed := len(w.named)
+	if w.m.Plain {
+		detailed = 0
 	}
+
+	text := w.encodeDocument(w.named, detailed)
+	for ; len(text) > MaxJSON && detailed > 0; text = w.encodeDocument(w.named, detailed) {
+		detailed--
+	}
+
+	for named := w.named; len(text) > MaxJSON && len(named) > 0; text = w.encodeDocument(named, 0) {
+		named = named[:len(named)-1]
+	}
+
+	if len(text) <= MaxJSON {
+		return text
+	}
+
+	// Only the numbers of thousands of namespaces can still be too long.
+	least := *w.m
+	least.Opened, least.Closed, least.Repeated, least.PublicURL = nil, nil, nil, ""
+	least.Unnamed, least.Open = 0, map[string]int{"": totalCount(w.m.Open)}
+
+	return newWriter(&least).encodeDocument(nil, 0)
 }
 
 // totalCount returns the sum of counts.
@@ -97,8 +102,8 @@ func totalCount(counts map[string]int) int {
 	return sum
 }
 
-// encodeDocument returns the document with some of the alerts of the message. A brief one has no texts of tasks.
-func (w *writer) encodeDocument(named []*Item, brief bool) string {
+// encodeDocument returns the document with some of the alerts of the message, the first of them with details.
+func (w *writer) encodeDocument(named []*Item, detailed int) string {
 	d := Document{
 		Title: w.title, Action: w.action(), Key: w.key(), Severity: w.m.severity(), Receiver: short(w.m.Receiver), At: task.At(w.m.Now),
 		URL: w.url(w.single), Test: w.m.Test, Open: map[string]int{}, Silenced: w.m.Silenced,
@@ -109,8 +114,8 @@ func (w *writer) encodeDocument(named []*Item, brief bool) string {
 		d.Open[short(ns)] += n
 	}
 
-	for _, item := range named {
-		a := w.documentAlert(item, brief)
+	for i, item := range named {
+		a := w.documentAlert(item, i >= detailed)
 		switch w.changes[item] {
 		case isOpened:
 			d.Opened = append(d.Opened, a)
@@ -130,7 +135,7 @@ func (w *writer) encodeDocument(named []*Item, brief bool) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// documentAlert returns an alert of the message.
+// documentAlert returns an alert of the message. A brief one has no texts of its task.
 func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	a := &item.Alert
 	d := DocumentAlert{

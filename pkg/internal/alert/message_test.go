@@ -222,7 +222,7 @@ RESOLVED shop/load: succeeded Tue 24 Nov 08:16 +01:00, failing for 7h 16m
   owner team-data
 2 more closed
 https://carillon.example.com/ui/
-carillon alert list
+carillon alert list -A
 4 more open: shop 3, cluster 1`
 	if got := m.Variables()[VarText]; got != want {
 		t.Errorf("text\n%s\nwant\n%s", got, want)
@@ -267,8 +267,11 @@ func TestMessage_NamesTheNewestOfEachNamespace(t *testing.T) {
 	}
 
 	var d Document
-	if err := json.Unmarshal([]byte(v[VarJSON]), &d); err != nil || len(d.Opened) == 0 || len(d.Opened)+d.NotNamed != 3001 {
-		t.Errorf("%v: the document has %d alerts, and %d without names", err, len(d.Opened), d.NotNamed)
+	if err := json.Unmarshal([]byte(v[VarJSON]), &d); err != nil || len(d.Opened) != MaxNamed || d.NotNamed != 2981 {
+		t.Fatalf("%v: the document has %d alerts, and %d without names", err, len(d.Opened), d.NotNamed)
+	}
+	if d.Opened[5].Output == "" || d.Opened[MaxNamed-1].Output != "" {
+		t.Errorf("the first alerts have no details, or all have: %d bytes", len(v[VarJSON]))
 	}
 }
 

@@ -499,7 +499,7 @@ func (w *writer) linesOfSeveral(named []*Item, unnamed map[string]int, detailed 
 		lines = append(lines, line{fmt.Sprintf("%d more closed", w.m.Unnamed), 0})
 	}
 
-	return append(lines, line{w.url(w.single), 1}, line{"carillon alert list", 1}, line{w.countsLine(), 0})
+	return append(lines, line{w.url(w.single), 1}, line{"carillon alert list -A", 1}, line{w.countsLine(), 0})
 }
 
 // secondLine returns the second line about an alert in a text about several.
