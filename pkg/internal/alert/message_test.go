@@ -441,7 +441,7 @@ var hostileTexts = []string{
 
 func TestMessage_HostileTextsAreHarmless(t *testing.T) {
 	for _, hostile := range hostileTexts {
-		for _, n := range []int{1, 2, 30} {
+		for _, n := range []int{1, 30} {
 			for name, m := range hostileMessages(hostile, n) {
 				t.Run(fmt.Sprintf("%s, %d, %.20q", name, n, hostile), func(t *testing.T) { checkMessage(t, m.Variables()) })
 			}

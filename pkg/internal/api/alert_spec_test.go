@@ -77,6 +77,14 @@ func TestAlerts_WriteWarnsAboutReceivers(t *testing.T) {
 		t.Errorf("a dry run: %q", codes)
 	}
 
+	// A batch knows its own receivers, also before they are written.
+	for _, result := range w.batch("?dry_run=true", `{"name":"c","schedule":"@hourly","alerts":{"notify":["new"],"success_within":"2h"},"action":{"noop":{}}}`,
+		strings.Replace(receiverBody, `{`, `{"name":"new",`, 1)) {
+		if result.Error != nil || len(result.Warnings) > 0 {
+			t.Errorf("a batch with its receiver: %+v, %q", result.Error, result.Warnings)
+		}
+	}
+
 	results := w.batch("", `{"name":"c","schedule":"@hourly","alerts":{"notify":["slack"]},"action":{"noop":{}}}`,
 		`{"name":"d","schedule":"@hourly","alerts":{"notify":["none"],"success_by":"0 6 * * *"},"action":{"noop":{}}}`, `{"name":"e","schedule":"@daily","action":{"noop":{}}}`)
 	var got []string

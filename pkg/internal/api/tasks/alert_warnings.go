@@ -69,6 +69,13 @@ func (h *Handlers) receiversOf(ctx context.Context, list []store.Stored) (map[st
 		}
 	}
 
+	// A dry run has not written the receivers of its own batch.
+	for i := range list {
+		if name := list[i].Ref.Namespace + "/" + list[i].Ref.Name; found[name] == nil && list[i].Task.Receiver != nil {
+			found[name] = list[i].Task.Receiver
+		}
+	}
+
 	return found, err
 }
 
