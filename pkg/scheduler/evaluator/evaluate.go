@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// batchPause is the pause after a batch of tasks.
+// batchPause is how long a batch of tasks takes at least.
 const batchPause = store.EvaluateAtOnce * time.Second / tasksPerSecond
 
 // maxRounds is how often an evaluation may ask for further records. It ends much earlier, because each round reads more than the
@@ -34,12 +34,13 @@ func (e *Evaluator) evaluateTasks(ctx context.Context, jobs []job) {
 			return
 		}
 
+		began := time.Now()
 		if err := e.evaluateBatch(ctx, batch); err != nil {
 			e.cfg.Logger.Debug("could not evaluate alerts", zap.Error(err))
 			return
 		}
 
-		if !clock.Sleep(ctx, batchPause) {
+		if !clock.Sleep(ctx, batchPause-time.Since(began)) {
 			return
 		}
 	}
