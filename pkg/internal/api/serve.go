@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // ServeHTTP serves one request. It finds the route and authenticates the caller, and answers every error with a
@@ -320,5 +321,15 @@ func (s *server) admitCaller(r *http.Request, rt *httpapi.Operation, rights *htt
 		return rights.RequireSomewhere(need)
 	}
 
-	return rights.Require(need)
+	if err := rights.Require(need); err != nil {
+		return err
+	}
+
+	// Only callers who may read the namespace get here, so the answer tells nobody else whether it exists. Writes are
+	// refused by their handlers, which judge this again when they write.
+	if need.Namespace == "" || rt.Writes || task.CheckName("namespace", need.Namespace) != nil {
+		return nil // handlers report an invalid name as such
+	}
+
+	return rights.RequireNamespaceNow(r.Context(), need.Namespace)
 }

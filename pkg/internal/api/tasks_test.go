@@ -246,7 +246,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 		{client.TaskListOptions{}, "test-1/t5 test-1/t6 test/t0 test/t1 test/t2 test/t3 test/t4"},
 		{client.TaskListOptions{Namespace: "test"}, "test/t0 test/t1 test/t2 test/t3 test/t4"},
 		{client.TaskListOptions{Namespace: "test-1"}, "test-1/t5 test-1/t6"},
-		{client.TaskListOptions{Namespace: "tes"}, ""},
+		{client.TaskListOptions{Namespace: "ops"}, ""},
 		{client.TaskListOptions{Query: "selector:\"odd = true\""}, "test-1/t5 test/t1 test/t3"},
 		{client.TaskListOptions{Query: "selector:\"odd = true\"", Limit: 2}, "test-1/t5 test/t1"},
 	} {
@@ -255,7 +255,7 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 		}
 	}
 
-	if r := w.do(request{method: "GET", path: "/v1/namespaces/none/tasks"}); r.body != `{"items":[]}`+"\n" {
+	if r := w.do(request{method: "GET", path: "/v1/namespaces/ops/tasks"}); r.body != `{"items":[]}`+"\n" {
 		t.Errorf("an empty list is %s", r.body)
 	}
 

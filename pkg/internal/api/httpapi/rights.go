@@ -32,6 +32,7 @@ type Keeper interface {
 	View() *authority.View
 	AwaitChange(ctx context.Context, lost store.Proof) (*authority.View, error)
 	Proven(ctx context.Context) error
+	Current(ctx context.Context) (*authority.View, error)
 }
 
 // Rights is what the caller of one request may do. It remembers what it has allowed, and is the
@@ -225,6 +226,20 @@ func (r *Rights) RequireNamespace(namespace string) error {
 		}
 		return nil
 	})
+}
+
+// RequireNamespaceNow is RequireNamespace for reads, which are not judged again. If this node does not know the namespace, it
+// asks etcd first: another node may have just created it. A forwarded request has been judged by the other node.
+func (r *Rights) RequireNamespaceNow(ctx context.Context, namespace string) error {
+	if r.caller.Forwarder != "" || r.RequireNamespace(namespace) == nil {
+		return nil
+	}
+
+	if _, err := r.judge.Keeper.Current(ctx); err != nil {
+		return err
+	}
+
+	return r.RequireNamespace(namespace)
 }
 
 func (r *Rights) refusalOf(v *authority.View, need access.Need) error {
