@@ -180,4 +180,19 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	must(t, err)
 	want(nodes, "n2", "no longer in the list")
 	want(one, `"name":"n2"`, `"left_list":true`)
+
+	putAlert := func(a task.Alert) {
+		t.Helper()
+		_, err := etcd.Put(t.Context(), keys.Alert(ref("default", "other"), task.AlertFailures), record.EncodeAlert(a))
+		must(t, err)
+	}
+
+	putAlert(task.Alert{Since: task.At(time.Now())})
+	alerts := watching(t, env, "alert", "list", "-w", "--columns", "alert,acknowledged", "--no-headers")
+	want(alerts, "other:failures", "nobody")
+	_, err = c.Alerts.Acknowledge(t.Context(), "default", "other", task.AlertFailures)
+	must(t, err)
+	want(alerts, "other:failures", "user:ann")
+	putAlert(task.Alert{Closed: &task.AlertClose{Why: task.AlertSucceeded}})
+	want(alerts, "default/other:failures", "no longer in the list")
 }

@@ -97,12 +97,13 @@ func describeAlert(ctx context.Context, f *factory.Factory, c *client.Client, d 
 
 	describeTask(ctx, f, c, d, a)
 
-	works := "nobody"
-	if k := a.Acknowledged; k != nil {
-		works = k.By + ", since " + exact(k.At)
-	}
-	if a.IsOpen() {
-		d.Field("Works on it", "%s", works)
+	switch k := a.Acknowledged; {
+	case k != nil && a.IsOpen():
+		d.Field("Works on it", "%s, since %s", k.By, exact(k.At))
+	case k != nil:
+		d.Field("Acknowledged", "%s by %s", exact(k.At), k.By)
+	case a.IsOpen():
+		d.Field("Works on it", "%s", "nobody")
 	}
 	if s := a.Silence; s != nil {
 		d.Field("Silence", "%s: %s", s.ID, wording.AlertSilenceText(s, exact))

@@ -39,8 +39,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event"},
-		Short:   "Show what happened to tasks, runs, shards and nodes",
-		Long: "Show the events of tasks, runs, shards, nodes and the cluster in order, and who caused them. With -f, the command\n" +
+		Short:   "Show what happened to tasks, runs, alerts, shards and nodes",
+		Long: "Show the events of tasks, runs, alerts, shards, nodes and the cluster in order, and who caused them. With -f, the command\n" +
 			"continues with new events, even when the server restarts. Events of shards, nodes and the cluster are shown only with\n" +
 			"-A or if you name them in --kind.\n\n" +
 			"Events exist as long as etcd keeps its revisions; carillon cluster status shows the oldest. If events are missing, the\n" +
