@@ -170,7 +170,7 @@ func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	if item.Task != nil {
 		d.Description = cutBytes(firstLine(item.Task.Description), maxLine)
 	}
-	if r := item.Run; r != nil {
+	if r := item.Run; r != nil && w.changes[item] != isClosed { // of a closed alert, this is the run that closed it
 		d.Node, d.State, d.ExitCode, d.HTTPStatus = short(r.Node), r.State, r.ExitCode, r.HTTPStatus
 	}
 	if w.mayShowOutput(item) {

@@ -229,6 +229,23 @@ carillon alert list -A
 	}
 }
 
+// The document of a closed alert names the failed run, and how the alert was closed. The state is not that of another run.
+func TestMessage_DocumentOfAClosedAlert(t *testing.T) {
+	m := message("08:20", func(m *Message) {
+		m.Closed = []Item{closedSync(task.AlertClose{At: clockAt("08:16"), Why: task.AlertSucceeded, Run: "r2", By: "ann", Failures: 8})}
+		m.Closed[0].Run = &task.Run{State: task.Succeeded, EndedAt: clockAt("08:15"), Node: "n9", OutputSummary: task.OutputSummary{OutputTail: "done"}}
+	})
+
+	var d Document
+	if err := json.Unmarshal([]byte(m.Variables()[VarJSON]), &d); err != nil || len(d.Closed) != 1 {
+		t.Fatalf("%v: %+v", err, d)
+	}
+	if a := d.Closed[0]; a.Run != "20261124T010000.000Z-k3f9" || a.State != "" || a.Node != "" || a.Output != "" ||
+		a.Closed.Run != "r2" || a.Closed.By != "ann" || a.Closed.Failures != 8 || d.Action != ActionResolve {
+		t.Errorf("%+v, closed %+v", a, a.Closed)
+	}
+}
+
 // However much is open, the newest alerts of each namespace have names, and the others are counted.
 func TestMessage_NamesTheNewestOfEachNamespace(t *testing.T) {
 	m := message("08:20", func(m *Message) {
