@@ -64,9 +64,9 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 	}
 }
 
-// TestWatch_TellsEachChangeInALine checks that every item is printed once, then each change, and that an item
-// has left the list.
-func TestWatch_TellsEachChangeInALine(t *testing.T) {
+// watchedCluster returns a cluster with one API and no scheduler, and the environment of commands that use it.
+func watchedCluster(t *testing.T) (*kv.Client, record.Keys, *client.Client, map[string]string) {
+	t.Helper()
 	etcd := kvtest.Memory(t)
 	keys, err := record.NewKeys("/" + task.NewUID())
 	must(t, err)
@@ -82,6 +82,25 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	t.Cleanup(server.Close)
 	c, err := client.New(client.Config{Server: server.URL, Token: secret})
 	must(t, err)
+
+	return etcd, keys, c, map[string]string{"CARILLON_SERVER": server.URL, "CARILLON_TOKEN": secret}
+}
+
+// wantParts checks that a line contains some texts.
+func wantParts(t *testing.T, line string, parts ...string) {
+	t.Helper()
+
+	for _, p := range parts {
+		if !strings.Contains(line, p) {
+			t.Fatalf("%q is not in %q", p, line)
+		}
+	}
+}
+
+// TestWatch_TellsEachChangeInALine checks that every item is printed once, then each change, and that an item
+// has left the list.
+func TestWatch_TellsEachChangeInALine(t *testing.T) {
+	etcd, keys, c, env := watchedCluster(t)
 	create := func(name, team string) {
 		t.Helper()
 		s := task.Defaults()
@@ -93,7 +112,6 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	create("a", "data")
 	create("b", "data")
 	create("other", "web")
-	env := map[string]string{"CARILLON_SERVER": server.URL, "CARILLON_TOKEN": secret}
 
 	table := watching(t, env, "task", "list", "-w", "-l", "team=data", "--columns", "name,next,state")
 	objects := watching(t, env, "task", "list", "-w", "-l", "team=data", "-o", "jsonl")
@@ -103,13 +121,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	get := watching(t, env, "task", "get", "-w", "a", "-o", "name")
 	want := func(next func() string, parts ...string) {
 		t.Helper()
-		line := next()
-
-		for _, p := range parts {
-			if !strings.Contains(line, p) {
-				t.Fatalf("%q is not in %q", p, line)
-			}
-		}
+		wantParts(t, next(), parts...)
 	}
 
 	want(table, "NAME", "STATE")
@@ -124,7 +136,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(get, "a")
 	want(selected, "TASK", "RESULT")
 
-	_, err = c.Tasks.Pause(t.Context(), "default", "other", 0) // it is not watched
+	_, err := c.Tasks.Pause(t.Context(), "default", "other", 0) // it is not watched
 	must(t, err)
 	_, err = c.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)
@@ -180,19 +192,23 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	must(t, err)
 	want(nodes, "n2", "no longer in the list")
 	want(one, `"name":"n2"`, `"left_list":true`)
+}
 
+// An alert leaves the list of open alerts when it is closed.
+func TestWatch_OfAlerts(t *testing.T) {
+	etcd, keys, c, env := watchedCluster(t)
 	putAlert := func(a task.Alert) {
 		t.Helper()
-		_, err := etcd.Put(t.Context(), keys.Alert(ref("default", "other"), task.AlertFailures), record.EncodeAlert(a))
+		_, err := etcd.Put(t.Context(), keys.Alert(ref("default", "sync"), task.AlertFailures), record.EncodeAlert(a))
 		must(t, err)
 	}
 
 	putAlert(task.Alert{Since: task.At(time.Now())})
-	alerts := watching(t, env, "alert", "list", "-w", "--columns", "alert,acknowledged", "--no-headers")
-	want(alerts, "other:failures", "nobody")
-	_, err = c.Alerts.Acknowledge(t.Context(), "default", "other", task.AlertFailures)
+	next := watching(t, env, "alert", "list", "-w", "--columns", "alert,acknowledged", "--no-headers")
+	wantParts(t, next(), "sync:failures", "nobody")
+	_, err := c.Alerts.Acknowledge(t.Context(), "default", "sync", task.AlertFailures)
 	must(t, err)
-	want(alerts, "other:failures", "user:ann")
+	wantParts(t, next(), "sync:failures", "user:ann")
 	putAlert(task.Alert{Closed: &task.AlertClose{Why: task.AlertSucceeded}})
-	want(alerts, "default/other:failures", "no longer in the list")
+	wantParts(t, next(), "default/sync:failures", "no longer in the list")
 }
