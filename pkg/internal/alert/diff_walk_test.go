@@ -521,7 +521,7 @@ func walks() uint64 {
 	if testing.Short() {
 		return 30
 	}
-	return 200
+	return 100
 }
 
 // Verifies: G59, G60
