@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,7 @@ type world struct {
 	*testing.T
 	store    *store.Store
 	etcd     *kv.Client
+	writes   *lossy
 	keys     record.Keys
 	notifier *Notifier
 	registry *prometheus.Registry
@@ -47,6 +49,20 @@ type world struct {
 
 const slack = "ops/slack"
 
+// lossy is an etcd that applies writes, and loses some of its answers.
+type lossy struct {
+	kv.Committer
+	lose atomic.Int32 // how many of the next answers
+}
+
+func (l *lossy) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	res, err := l.Committer.Commit(ctx, t)
+	if l.lose.Add(-1) >= 0 {
+		return kv.Result{}, context.DeadlineExceeded
+	}
+	return res, err
+}
+
 // inWorld runs a story in virtual time.
 func inWorld(t *testing.T, story func(w *world)) {
 	t.Helper()
@@ -57,7 +73,8 @@ func inWorld(t *testing.T, story func(w *world)) {
 		}
 
 		w := &world{T: t, etcd: kvtest.Memory(t), keys: keys, registry: prometheus.NewRegistry(), began: time.Now(), stop: func() {}}
-		w.store = store.New(w.etcd, kv.Direct(w.etcd), keys)
+		w.writes = &lossy{Committer: kv.Direct(w.etcd)}
+		w.store = store.New(w.etcd, w.writes, keys)
 		if w.cluster, _, err = w.store.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess()); err != nil {
 			t.Fatal(err)
 		}
@@ -442,6 +459,25 @@ func TestNotifier_ContinuesInTheNextTerm(t *testing.T) {
 		w.wait(10 * time.Minute)
 		w.expectNone(slack)
 		if s := w.sent(slack); len(s.Delivered) != 1 {
+			w.Errorf("at the end: %+v", s)
+		}
+	})
+}
+
+// Verifies: G59
+func TestNotifier_SendsOnceIfAnAnswerIsLost(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.writes.lose.Store(1)
+		w.open("shop/sync", slack)
+		w.wait(10 * time.Minute)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
+
+		w.writes.lose.Store(1)
+		w.end(slack, task.Succeeded)
+		w.wait(10 * time.Minute)
+		w.expectNone(slack)
+		if s := w.sent(slack); len(s.Delivered) != 1 || len(s.Past) != 1 || w.writes.lose.Load() >= 0 {
 			w.Errorf("at the end: %+v", s)
 		}
 	})
