@@ -84,10 +84,17 @@ func listAlerts(ctx context.Context, f *factory.Factory, l listFlags, words []st
 		return list, err
 	}
 	table := func(list []task.AlertStatus, wide bool) *output.Table {
+		g := openTable(f, list, wide)
 		if l.closed {
-			return closedTable(f, list)
+			g = closedTable(f, list)
 		}
-		return openTable(f, list, wide)
+
+		g.Empty += selection.InScope(f)
+		if l.selector != "" || len(words) > 0 {
+			g.Empty = "no matching alerts" + selection.InScope(f)
+		}
+
+		return g
 	}
 
 	if l.watch {
@@ -131,7 +138,7 @@ func severityCell(f *factory.Factory, severity string) string {
 
 // openTable returns the table of open alerts.
 func openTable(f *factory.Factory, list []task.AlertStatus, wide bool) *output.Table {
-	g := &output.Table{Headers: []string{"ALERT", "SEVERITY", "SINCE", "PROBLEM", "ACKNOWLEDGED", "NOTIFIED"}, Empty: "no open alerts" + selection.InScope(f)}
+	g := &output.Table{Headers: []string{"ALERT", "SEVERITY", "SINCE", "PROBLEM", "ACKNOWLEDGED", "NOTIFIED"}, Empty: "no open alerts"}
 	if wide {
 		g.Headers = append(g.Headers, "OWNER", "RUN", "OPENINGS", "SILENCE")
 	}
@@ -161,7 +168,7 @@ func openTable(f *factory.Factory, list []task.AlertStatus, wide bool) *output.T
 
 // closedTable returns the table of closed alerts.
 func closedTable(f *factory.Factory, list []task.AlertStatus) *output.Table {
-	g := &output.Table{Headers: []string{"ALERT", "SEVERITY", "CLOSED", "WHY", "LASTED", "NOTIFIED"}, Empty: "no alerts were closed in the last two hours" + selection.InScope(f)}
+	g := &output.Table{Headers: []string{"ALERT", "SEVERITY", "CLOSED", "WHY", "LASTED", "NOTIFIED"}, Empty: "no alerts were closed in the last two hours"}
 	for i := range list {
 		a := &list[i]
 		g.AddRow(shownName(f, a), a.Severity, f.PastTime(a.Closed.At, output.ReaderZone), wording.AlertClosedText(a.Closed),

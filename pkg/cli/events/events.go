@@ -76,7 +76,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 		return err
 	}
 	if !o.follow {
-		return printEvents(f, c.Events.All(ctx, opts), f.Format == output.FormatJSON)
+		return printEvents(f, o, c.Events.All(ctx, opts), f.Format == output.FormatJSON)
 	}
 
 	opts.Lost = func(err error) {
@@ -87,7 +87,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 		f.Note("waiting for the server: %s", err)
 	}
 
-	return printEvents(f, c.Events.Follow(ctx, opts), false)
+	return printEvents(f, o, c.Events.Follow(ctx, opts), false)
 }
 
 // eventOptions converts the flags to options of the client.
@@ -140,7 +140,7 @@ func parseSince(f *factory.Factory, o eventFlags, opts *client.EventOptions) err
 
 // printEvents prints events as they arrive. array prints them as one JSON array, which is possible only if they
 // end.
-func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array bool) error {
+func printEvents(f *factory.Factory, o eventFlags, events iter.Seq2[task.Event, error], array bool) error {
 	list := []task.Event{}
 	n := 0
 	for e, err := range events {
@@ -183,7 +183,11 @@ func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array 
 	}
 
 	if n == 0 && f.ForPeople() {
-		f.Note("no events%s", selection.InScope(f))
+		what := "no events"
+		if o.task != "" || len(o.kinds) > 0 {
+			what = "no matching events"
+		}
+		f.Note("%s%s", what, selection.InScope(f))
 	}
 
 	return nil

@@ -108,6 +108,9 @@ func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) erro
 	if err == nil {
 		view.NoteOwners(f, l.ListInfo, 0)
 	}
+	if err == nil && query != "" && l.Tasks == 0 && f.ForPeople() {
+		f.Note("%s", selection.Nothing(cmd.Context(), f, c, "no predictable ticks", ask.Namespace, query))
+	}
 
 	return err
 }

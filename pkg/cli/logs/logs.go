@@ -161,7 +161,7 @@ func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words 
 	ch, err := selection.Find(ctx, f, c, names, p)
 	n.tasks = ch.Refs
 	if err == nil && len(n.Refs()) == 0 {
-		err = failure.NotFound("no task matches %s", task.Quote(p.Selector))
+		err = failure.NotFound("%s", selection.NoTasks(ctx, f, c, f.Scope(), client.QueryTerm("selector", p.Selector)))
 	}
 
 	return n, err

@@ -176,11 +176,29 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l listOptions, words []str
 
 	return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
 		g := view.RunTable(f, runs, true, wide, z)
-		if g.Empty = "no runs" + selection.InScope(f); l.dead {
-			g.Empty = "no dead runs" + selection.InScope(f)
+		if len(runs) == 0 {
+			g.Empty = l.emptyText(ctx, f, c, words)
 		}
 		return g
 	})
+}
+
+// emptyText returns the text for a list without runs.
+func (l *listOptions) emptyText(ctx context.Context, f *factory.Factory, c *client.Client, words []string) string {
+	what := "no runs"
+	switch {
+	case l.dead:
+		what = "no dead runs"
+	case len(l.States) > 0 || l.Since != "" || l.Until != "" || l.node != "":
+		what = "no matching runs"
+	}
+
+	namespace, query := f.Scope(), ""
+	if len(words) > 0 || l.selector != "" {
+		namespace, query, _ = selection.Query(f, words, l.selector) // words and the selector have been used already
+	}
+
+	return selection.Nothing(ctx, f, c, what, namespace, query)
 }
 
 // runsIn lists the runs of the tasks that words select, or of all tasks.

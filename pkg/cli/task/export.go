@@ -123,7 +123,7 @@ func (e *exporter) exportSelected(ctx context.Context, c *client.Client, words [
 	}
 
 	if e.count == 0 && len(codes) == 0 {
-		e.Note("no tasks")
+		e.Note("%s", selection.NoTasks(ctx, e.Factory, c, namespace, query))
 	}
 
 	return failure.AlreadyReported(codes)

@@ -123,7 +123,13 @@ func listCommand(f *factory.Factory) *cobra.Command {
 
 		view.NoteFrozen(cmd.Context(), f, c, f.Scope())
 
-		if err := output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, list, wide) }); err != nil {
+		if err := output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table {
+			g := taskTable(f, list, wide)
+			if len(list) == 0 {
+				g.Empty = selection.NoTasks(cmd.Context(), f, c, o.Namespace, o.Query)
+			}
+			return g
+		}); err != nil {
 			return err
 		}
 

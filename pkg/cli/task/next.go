@@ -236,7 +236,10 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
 
 	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {
-		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "no upcoming ticks" + selection.InScope(f)}
+		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}}
+		if len(list) == 0 {
+			g.Empty = selection.Nothing(ctx, f, c, "no upcoming ticks", o.Namespace, o.Query)
+		}
 		if jitter {
 			g.Headers = slices.Insert(g.Headers, 1, "DUE")
 		}

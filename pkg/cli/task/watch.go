@@ -100,7 +100,14 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 		return list, nil
 	}
 
-	w.Table, w.Name = func(list []client.Task, wide bool) *output.Table { return taskTable(f, list, wide) }, func(t client.Task) string { return selection.TaskName(f, t) }
+	w.Table = func(list []client.Task, wide bool) *output.Table {
+		g := taskTable(f, list, wide)
+		if o.Query != "" {
+			g.Empty = "no task matches " + output.OneLine(o.Query)
+		}
+		return g
+	}
+	w.Name = func(t client.Task) string { return selection.TaskName(f, t) }
 	w.Key = func(t client.Task) string { return t.Namespace + "/" + t.Name }
 	w.Comparable = func(t client.Task) any { t.LeftMS = 0; return t }
 	w.Removed = func(key string) any {
