@@ -140,7 +140,10 @@ type Triggered struct {
 	// Replayed means that an earlier copy of the request has queued the run. The run is as it is now.
 	Replayed bool `json:"replayed,omitempty" doc:"An earlier request with the same Idempotency-Key has queued this run, which is shown as it is now."`
 	// Frozen is the freeze that prevents the run from starting; nil if there is none.
-	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
+	Frozen   *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
+	Warnings []string     `json:"warnings,omitempty" doc:"Why the run may not start soon, such as a target that is not the name of a present node."`
+	// WarningDetails are the same warnings, each with its code.
+	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
 }
 
 // TriggerRequest is the body of a trigger. The body is optional.

@@ -145,8 +145,12 @@ func NamespaceFlag(ns string) string {
 	return " --namespace " + ns
 }
 
-// NoteHeld prints whether a freeze or a pause affects a run that was just queued.
+// NoteHeld prints what affects the start of a run that was just queued: the server's warnings, a freeze or a pause.
 func NoteHeld(f *factory.Factory, r selection.Ref, t client.Triggered) {
+	for _, text := range t.Warnings {
+		f.Note("warning: %s: %s", selection.Show(f, r), output.Sanitize(text))
+	}
+
 	if z := t.Frozen; z != nil {
 		what := "the cluster"
 		if z.Namespace != "" {

@@ -70,3 +70,25 @@ func TestAccept_ARetryGivesTheSame(t *testing.T) {
 		}
 	})
 }
+
+// A run waits for the node that its request names, so the answer warns if there is no such node.
+func TestTrigger_WarnsIfNoNodeTakesTheRun(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.known = func() []task.Node {
+		return []task.Node{{Name: "web-3", State: task.NodeReady, Slots: 1, Roles: []string{task.RoleExecutor}}}
+	}
+	w.url = w.serve("node-b")
+	w.Client = w.client(w.url)
+	w.make("a", "@daily", func(s *task.Spec) { s.Accept = task.Accept{Target: true} })
+
+	for node, warnings := range map[string]int{"web-3": 0, "web-33": 1, "": 0} {
+		got, err := w.Tasks.TriggerWith(ctx, "default", "a", client.TriggerRequest{Target: node}, 0)
+		must(t, err)
+		if len(got.Warnings) != warnings || len(got.WarningDetails) != warnings {
+			t.Errorf("target %q: warnings %q, %+v", node, got.Warnings, got.WarningDetails)
+		}
+		if warnings > 0 && got.WarningDetails[0].Code != task.WarnNoNodeMatches {
+			t.Errorf("target %q: code %s", node, got.WarningDetails[0].Code)
+		}
+	}
+}

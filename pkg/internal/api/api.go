@@ -300,7 +300,7 @@ func newServer(cfg Config) *server {
 	}
 	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts, Log: s.log}
 	s.runs = &runs.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, Cluster: cfg.Cluster.ID, MostScanned: cfg.MostScanned,
+		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, Cluster: cfg.Cluster.ID, MostScanned: cfg.MostScanned, Nodes: cfg.Nodes,
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,

@@ -42,6 +42,7 @@ type Handlers struct {
 	Cluster  string // the ID of the cluster
 	// MostScanned is the maximum number of records that a page reads to find matching ones.
 	MostScanned int
+	Nodes       func() []task.Node // the present nodes; nil: unknown
 }
 
 // Routes returns the operations on runs.

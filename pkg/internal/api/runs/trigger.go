@@ -36,6 +36,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	var out client.Triggered
+	var spec task.Spec
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		out = client.Triggered{}
 		st, err := h.Store.Task(c.Context(), ref)
@@ -46,6 +47,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to repair it", task.ErrInvalid, ref)
 		}
 
+		spec = st.Task.Spec
 		if err := authorizeTrigger(c.Rights(), st); err != nil {
 			return err
 		}
@@ -81,12 +83,32 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.About(run.ID, err)
 	})
 
-	// A freeze or a pause does not prevent queueing. Both are only reported.
+	// A freeze, a pause, or nodes that are away do not prevent queueing. They are only reported.
 	if err == nil {
 		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
+		h.addWarnings(c, &out, spec)
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// addWarnings adds warnings if no present node would take the run now.
+func (h *Handlers) addWarnings(c *httpapi.Call, out *client.Triggered, spec task.Spec) {
+	if h.Nodes == nil || out.State != task.Queued {
+		return
+	}
+
+	known := c.Rights().View()
+	namespace, nodes := known.Namespace(out.Namespace), known.LimitNodes(h.Nodes())
+	if out.TargetNode != "" {
+		out.WarningDetails = views.TargetWarnings(namespace, spec, out.TargetNode, nodes)
+	} else {
+		out.WarningDetails = views.PlacementWarnings(namespace, spec, nodes)
+	}
+
+	if out.WarningDetails != nil {
+		out.Warnings = task.WarningTexts(out.WarningDetails)
+	}
 }
 
 // checkQueue rejects a trigger if too many manual runs of the task wait already. The owner of the shard keeps each of them in

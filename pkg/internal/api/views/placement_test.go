@@ -1,9 +1,10 @@
-package tasks
+package views_test
 
 import (
 	"slices"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -111,7 +112,66 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 				c.change(&spec)
 			}
 
-			if got := task.WarningTexts(placementWarnings(c.namespace, spec, c.nodes)); !slices.Equal(got, c.want) {
+			if got := task.WarningTexts(views.PlacementWarnings(c.namespace, spec, c.nodes)); !slices.Equal(got, c.want) {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTargetWarnings_OnlyIfTheNodeCannotTakeTheRun(t *testing.T) {
+	t.Parallel()
+
+	node := func(name, state string) task.Node {
+		return task.Node{Name: name, State: state, Slots: 4, Roles: []string{task.RoleExecutor}, Labels: map[string]string{"role": "web"}}
+	}
+	nodes := []task.Node{node("web-3", task.NodeReady), node("db-1", task.NodeDraining)}
+
+	for name, c := range map[string]struct {
+		node      string
+		namespace *task.Namespace
+		change    func(*task.Spec)
+		want      []string
+	}{
+		"a node that is ready": {node: "web-3"},
+		"a node with a similar name": {
+			node: "web-33",
+			want: []string{"target: no node named web-33 is present; the run waits until it joins; did you mean web-3?"},
+		},
+		"a node with another name": {
+			node: "mail",
+			want: []string{"target: no node named mail is present; the run waits until it joins"},
+		},
+		"a node that drains": {
+			node: "db-1",
+			want: []string{"target: node db-1 does not accept this run now; the run waits until it does"},
+		},
+		"a node outside of the namespace": {
+			node: "web-3", namespace: &task.Namespace{Name: "ops", Nodes: "role = ops"},
+			want: []string{"target: node web-3 does not accept this run now; the run waits until it does"},
+		},
+		"a node without a key for secrets": {
+			node: "web-3",
+			change: func(s *task.Spec) {
+				s.Action = task.Action{Process: &task.Process{Command: []string{"true"}, EnvFrom: []task.EnvFrom{{Secret: "db"}}}}
+			},
+			want: []string{"target: node web-3 does not accept this run now; the run waits until it does"},
+		},
+		"a selector of the task, which does not apply": {
+			node:   "web-3",
+			change: func(s *task.Spec) { s.Target.Selector = "role = db" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			spec := task.Defaults()
+			spec.Name, spec.Action = "a", task.Action{Noop: &task.Noop{}}
+			if c.change != nil {
+				c.change(&spec)
+			}
+
+			if got := task.WarningTexts(views.TargetWarnings(c.namespace, spec, c.node, nodes)); !slices.Equal(got, c.want) {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})

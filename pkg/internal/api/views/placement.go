@@ -1,4 +1,4 @@
-package tasks
+package views
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// placementWarnings returns a warning if no present node, or too few of them, can run a task that was just
+// PlacementWarnings returns a warning if no present node, or too few of them, can run a task that was just
 // written. The task is valid, because such a node may join later. But a selector with a typing error looks the
 // same, and its author is reading this answer.
 //
@@ -17,7 +17,7 @@ import (
 // labels that their limits allow.
 //
 // It skips tasks that any node can run: `cluster status` reports if no node accepts runs at all.
-func placementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []task.Warning {
+func PlacementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []task.Warning {
 	target, needsKey := spec.Target, spec.Action.NeedsKey()
 	target.Selector = access.JoinSelector(n, target.Selector)
 
@@ -46,6 +46,31 @@ func placementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []t
 	}
 
 	text := fmt.Sprintf("%s: no node%s accepts runs now; runs wait until one does", field, description)
+
+	return []task.Warning{{Code: task.WarnNoNodeMatches, Text: text}}
+}
+
+// TargetWarnings returns a warning if the node that the request of a run named cannot take the run now. The run waits for this
+// node, whatever the task's own target is, so a typing error would let it wait for ever.
+func TargetWarnings(n *task.Namespace, spec task.Spec, node string, nodes []task.Node) []task.Warning {
+	needsKey := spec.Action.NeedsKey()
+	target := task.Target{Strategy: task.StrategyFirst, Order: []string{node}, Selector: access.JoinSelector(n, "")}
+	if spec.Shadow || len(target.Takers(nodes, needsKey)) > 0 {
+		return nil
+	}
+
+	names := make([]string, len(nodes))
+	for i := range nodes {
+		names[i] = nodes[i].Name
+	}
+
+	text := fmt.Sprintf("target: no node named %s is present; the run waits until it joins", node)
+	switch near := task.Nearest(node, names); {
+	case slices.Contains(names, node):
+		text = fmt.Sprintf("target: node %s does not accept this run now; the run waits until it does", node)
+	case near != "":
+		text += fmt.Sprintf("; did you mean %s?", near)
+	}
 
 	return []task.Warning{{Code: task.WarnNoNodeMatches, Text: text}}
 }
