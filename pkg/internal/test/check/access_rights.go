@@ -127,7 +127,7 @@ func (j *accessJudge) needsOf(d *delta, a *task.AuditRecord, changes []objectCha
 	return needs
 }
 
-// needOfObject returns what an operation needs on an object. The labels of a run are those of its task.
+// needOfObject returns what an operation needs on an object. The labels of a run and of an alert are those of its task.
 func (j *accessJudge) needOfObject(op operation, o task.AuditObject) access.Need {
 	need := access.Need{Verb: op.Verb, Kind: op.Kind}
 	if op.Kind.OfCluster() {
@@ -135,7 +135,8 @@ func (j *accessJudge) needOfObject(op operation, o task.AuditObject) access.Need
 	}
 
 	need.Namespace = o.Namespace
-	if spec := j.specBefore(record.Ref{Namespace: o.Namespace, Name: o.Name}); spec != nil && op.Kind.Labelled() {
+	name, _, _ := strings.Cut(o.Name, ":") // that of an alert is TASK:KIND
+	if spec := j.specBefore(record.Ref{Namespace: o.Namespace, Name: name}); spec != nil && op.Kind.Labelled() {
 		need.Labels = spec.Labels
 	}
 
@@ -272,6 +273,12 @@ var operations = map[string]operation{
 	"resume-run":  {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/resume", access.Pause, access.Runs},
 	"retry-run":   {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/retry", access.Retry, access.Runs},
 	"dismiss-run": {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/dismiss", access.Retry, access.Runs},
+
+	"acknowledge-alert":         {"POST /v1/namespaces/{ns}/tasks/{name}/alerts/{kind}/acknowledge", access.Retry, access.Runs},
+	"acknowledge-cluster-alert": {"POST /v1/cluster/alerts/{code}/acknowledge", access.Operate, access.Cluster},
+	"create-silence":            {"POST /v1/namespaces/{ns}/silences", access.Pause, access.Tasks},
+	"end-silence":               {"DELETE /v1/namespaces/{ns}/silences/{silence}", access.Pause, access.Tasks},
+	"test-receiver":             {"POST /v1/namespaces/{ns}/tasks/{name}/test", access.Update, access.Tasks},
 
 	"set-secret":    {"PUT /v1/namespaces/{ns}/secrets/{name}", access.Set, access.Secrets},
 	"rotate-secret": {"POST /v1/namespaces/{ns}/secrets/{name}/rotate", access.Set, access.Secrets},

@@ -345,7 +345,7 @@ func TestOperations_AreThoseOfTheAPI(t *testing.T) {
 	}
 
 	var declared strings.Builder
-	for _, dir := range []string{"../../api", "../../api/tasks", "../../api/runs", "../../api/nodes", "../../api/cluster", "../../api/secrets", "../../api/accesscontrol", "../../api/logins"} {
+	for _, dir := range []string{"../../api", "../../api/tasks", "../../api/runs", "../../api/nodes", "../../api/cluster", "../../api/secrets", "../../api/alerts", "../../api/accesscontrol", "../../api/logins"} {
 		files, _ := os.ReadDir(dir)
 		for _, f := range files {
 			if strings.HasSuffix(f.Name(), ".go") && !strings.HasSuffix(f.Name(), "_test.go") {
