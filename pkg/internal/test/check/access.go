@@ -263,6 +263,14 @@ func (j *accessJudge) objectAt(key string) (objectChange, bool) {
 		run := object{kind: "run", namespace: k.Ref.Namespace, name: k.Ref.Name, run: k.Run}
 
 		return objectChange{object: run, audited: k.Kind == record.KindQueued}, ok && k.Run != "" // see madeByNode
+	case "alerts":
+		if ns, id, ok := strings.Cut(strings.TrimPrefix(rest, "silences/"), "/"); ok && strings.HasPrefix(rest, "silences/") {
+			return objectChange{object: object{kind: "silence", namespace: ns, name: id}, audited: true}, true
+		}
+
+		a, _, ok := j.keys.ParseAlert(key)
+
+		return objectChange{object: object{kind: "alert", namespace: a.Namespace, name: a.Name()}}, ok
 	case "access":
 		if subject, ok := j.keys.ParseDisabledSubject(key); ok {
 			return objectChange{object: object{kind: "subject", name: subject}, audited: true}, true
@@ -285,10 +293,14 @@ func (j *accessJudge) madeByNode(d *delta, ev Event, c objectChange) bool {
 	case "task": // the owner deletes a task after its ttl, and says so in its tombstone
 		t := d.tombstones[record.Ref{Namespace: c.namespace, Name: c.name}]
 		return ev.Deleted && t != nil && t.Why != ""
-	case "secret": // the leader deletes what is left of a deleted secret
+	case "secret", "silence": // the leader deletes what is left of a deleted secret, and silences that have ended
 		return ev.Deleted
-	case "run": // owners queue ticks, and runs that were queued before
+	case "run": // owners queue ticks, and runs that were queued before; the leader queues messages to receivers
 		k, _ := j.keys.ParseShard(ev.Key)
+		if d.isMessage(k.Ref, k.Run) {
+			return true
+		}
+
 		w, err := record.DecodeWaiting(k, ev.Value)
 
 		return ev.Deleted || err != nil || w.Trigger != task.TriggerManual || w.Attempt > 1 || j.cluster.taskOf(k.Ref).runs[k.Run] != nil || task.IsPart(k.Run)

@@ -60,6 +60,8 @@ type checker struct {
 	attempts   *attemptJudge
 	access     *accessJudge
 	namespaces *namespaceJudge
+	alerts     *alertJudge
+	messages   *messageJudge
 
 	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
@@ -90,7 +92,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		fences: fences, placement: &placementJudge{judge: base}, retention: retention, ledger: newLedgerJudge(base, fences, stats), counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
 		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
-		namespaces: namespaces,
+		namespaces: namespaces, alerts: newAlertJudge(base), messages: newMessageJudge(base),
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
@@ -129,6 +131,10 @@ func (c *checker) applyRevision(events []Event) {
 	c.fences.checkOwners(d)
 	c.placement.checkMoves(d)
 	c.fences.checkWatermarks(d)
+
+	// The transaction of an alert compares the records of its task as they were before the revision.
+	c.alerts.checkRevision(d)
+	c.messages.checkRevision(d)
 
 	runs := d.sortedRuns()
 	for _, r := range runs {
@@ -187,6 +193,8 @@ func (c *checker) checkKeys(events []Event) {
 func (c *checker) applyFirstList(d *delta) {
 	c.cluster.began = c.cluster.revision
 	c.cluster.applyFreezes(d)
+	c.alerts.applyChanges(d)
+	c.messages.applyChanges(d)
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
 	c.ledger.applySettings(d)
@@ -210,6 +218,7 @@ func (c *checker) finishHistory() {
 		c.finishTask(t)
 	}
 
+	c.alerts.checkEnd()
 	c.placement.checkEndOwners()
 	c.placement.checkDrainedNodes()
 	c.access.finish()

@@ -56,8 +56,10 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 			dec.decodeTombstone(d, ev)
 		// Only accessJudge is concerned with these keys, which reads them itself.
 		case "access", "audit", "secrets", "requests":
+		case "alerts":
+			dec.decodeAlert(d, ev)
 		// No rule concerns these keys.
-		case "alerts", "cleared", "moves", "events", "idempotency", "audit-gaps":
+		case "cleared", "moves", "events", "idempotency", "audit-gaps":
 		default:
 			dec.addNote("keys below %s are not part of the key layout", dec.keys.Root()+dir)
 		}
@@ -259,6 +261,41 @@ func (dec *decoder) decodeChunk(d *delta, ev Event) {
 
 	ch := d.ledgerChangeOf(record.Ref{Namespace: parts[1], Name: parts[2], Shard: shard})
 	ch.chunks = append(ch.chunks, c)
+}
+
+// decodeAlert decodes a change below alerts/: an alert, or what was sent to a receiver. No rule concerns silences.
+func (dec *decoder) decodeAlert(d *delta, ev Event) {
+	if receiver, ok := dec.keys.ParseSentTo(ev.Key); ok {
+		s := &sentChange{key: ev.Key}
+		if !ev.Deleted {
+			var sent task.AlertsSent
+			if err := json.Unmarshal(ev.Value, &sent); err != nil {
+				dec.reportUnreadable(ev, err)
+			}
+			s.sent = &sent
+		}
+
+		d.sent[receiver] = s
+
+		return
+	}
+
+	a, shard, ok := dec.keys.ParseAlert(ev.Key)
+	if !ok {
+		return
+	}
+
+	named := a
+	ch := &alertChange{key: ev.Key, ref: record.Ref{Namespace: a.Namespace, Name: a.Task, Shard: shard}}
+	if !ev.Deleted {
+		if err := json.Unmarshal(ev.Value, &a); err != nil {
+			dec.reportUnreadable(ev, err)
+		}
+		a.Namespace, a.Task, a.Kind, a.Receiver, a.Code = named.Namespace, named.Task, named.Kind, named.Receiver, named.Code
+		ch.alert = &a
+	}
+
+	d.alerts[ev.Key] = ch
 }
 
 // decodeFreezes decodes the freeze record. A deletion yields an empty state.

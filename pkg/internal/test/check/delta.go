@@ -22,7 +22,9 @@ type delta struct {
 	runs       map[runRef]*runChange      // everything that happens to a run, wherever its records are
 	freezes    *freezeState               // nil: the record does not change
 	ledgers    map[record.Ref]*ledgerChange
-	cluster    *task.Cluster // nil: the cluster's record does not change
+	cluster    *task.Cluster           // nil: the cluster's record does not change
+	alerts     map[string]*alertChange // by key
+	sent       map[string]*sentChange  // what was sent to receivers, by namespace and name
 	keptChanges
 }
 
@@ -115,6 +117,7 @@ func newDelta() *delta {
 		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
 		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
 		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(),
+		alerts: map[string]*alertChange{}, sent: map[string]*sentChange{},
 	}
 }
 
@@ -211,4 +214,17 @@ func (d *delta) ledgerChangeOf(ref record.Ref) *ledgerChange {
 	}
 
 	return ch
+}
+
+// alertChange is a write or a deletion of an alert, or of the number of alerts that have no record (kind more).
+type alertChange struct {
+	key   string
+	ref   record.Ref
+	alert *task.Alert // nil: deleted
+}
+
+// sentChange is a write or a deletion of what was sent to a receiver.
+type sentChange struct {
+	key  string
+	sent *task.AlertsSent // nil: deleted
 }

@@ -1,4 +1,4 @@
-// Package check verifies Carillon's guarantees (G1 to G25, G27 to G29 and G31, docs/guarantees.md) from outside: it reads what etcd
+// Package check verifies Carillon's guarantees (G1 to G25, G27 to G29, G31 and G57 to G59, docs/guarantees.md) from outside: it reads what etcd
 // stores, and never relies on what a daemon reports.
 //
 //	recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
@@ -25,13 +25,16 @@
 //   - the access records allowed each write that an audit record describes, and each change of them puts the fence (G27)
 //   - nothing is written or starts that the record of its namespace forbids (G29)
 //   - each record that a trim deletes from a history is in the ledger of its task in the same revision, once (G31)
+//   - an alert opens only if its expectation is not met, and closes only if it is met or nothing is expected any more (G57); deadlines
+//     are not judged
+//   - a receiver gets one message at a time, which contains only what is different at one revision, and three within six minutes (G59)
 //   - a run's state and its pauses change only in legal steps ("state")
 //   - records can be read ("form")
 //
 // Options enable further rules, which only the author of a history can demand: only the shards that must move do
 // move (G15); no decision is late outside of faults (G15, G16, G19); all ticks up to a given time are decided
 // (G16); nothing is left of drained nodes (G20); earlier versions, tombstones and dead runs are kept (G25); each
-// change by the API has exactly one audit record (G28); no record leaves a history without a fold (G31).
+// change by the API has exactly one audit record (G28); tasks that fail have an alert, and no others (G58); no record leaves a history without a fold (G31).
 //
 // The deletion of a history record, by a trim, by a purge or together with its task, does not revoke the outcome:
 // the checker has seen it. A record of ticks that did not run may grow by the ticks that follow its last one.
@@ -39,7 +42,7 @@
 // How it works: decoder converts a revision to a delta. clusterState is the replay: the cluster as it was before
 // that revision. Each judge compares the two for one group of guarantees (fenceJudge, placementJudge,
 // decisionJudge, gapJudge, latenessJudge, freezeJudge, policyJudge, counterJudge, attemptJudge, partJudge,
-// retentionJudge, ledgerJudge, accessJudge, namespaceJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
+// retentionJudge, ledgerJudge, accessJudge, namespaceJudge, alertJudge, messageJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
 // runTracker and entryTracker apply these one by one and call the judges at each.
 //
 // The checker computes ticks with package oracle, which uses package schedule only for schedules that it does not

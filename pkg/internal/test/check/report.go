@@ -61,6 +61,9 @@ type Options struct {
 	// was changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write
 	// through their own Store leave none.
 	Audited bool
+	// Evaluated requires that the alerts about failures are those of the records, because the history ends with a quiet time
+	// that is longer than their evaluation takes (G58).
+	Evaluated bool
 	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool
 	// Gone lists nodes that were drained for good: nothing of them may be left when the history ends (G20).

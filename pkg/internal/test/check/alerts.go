@@ -1,0 +1,295 @@
+package check
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// alertJudge judges the alerts of tasks. When an alert opens or closes, the records of that revision say that its expectation is not met, or that
+// it is met (G57). When all has been quiet, the tasks that fail are those that have an alert (G58).
+//
+// The judge computes from the complete history how runs have ended. The product reads what is left of it.
+type alertJudge struct {
+	judge
+	// records are the alerts that exist, by key.
+	records map[string]*alertChange
+	// retryOf holds the create revisions of the dead runs that were started again, by the run that does so.
+	retryOf map[runRef]int64
+}
+
+func newAlertJudge(base judge) *alertJudge {
+	return &alertJudge{base, map[string]*alertChange{}, map[runRef]int64{}}
+}
+
+// checkRevision judges the alerts that a revision writes, and applies them.
+func (j *alertJudge) checkRevision(d *delta) {
+	for _, key := range slices.Sorted(maps.Keys(d.alerts)) {
+		j.checkChange(d, j.records[key], d.alerts[key])
+	}
+
+	for k, ch := range d.runs {
+		run, _ := ch.recordedRun()
+		if run == nil || run.RetryOf == "" || j.retryOf[k] != 0 {
+			continue
+		}
+		if dead := j.cluster.taskOf(k.ref).dead[run.RetryOf]; dead != 0 {
+			j.retryOf[k] = dead
+		}
+	}
+
+	j.applyChanges(d)
+}
+
+// applyChanges applies the alerts that a revision writes.
+func (j *alertJudge) applyChanges(d *delta) {
+	for key, ch := range d.alerts {
+		if ch.alert == nil {
+			delete(j.records, key)
+		} else {
+			j.records[key] = ch
+		}
+	}
+}
+
+// checkChange judges a change of one alert. before is its former version; nil: it did not exist.
+func (j *alertJudge) checkChange(d *delta, before, ch *alertChange) {
+	wasOpen := before != nil && before.alert.IsOpen()
+
+	switch {
+	case ch.alert == nil && wasOpen && before.alert.Kind != task.AlertCluster:
+		j.breachTask("G57", ch.ref, 0, ch.key, "an alert is deleted while it is open")
+		return
+	case ch.alert == nil, ch.alert.Kind == task.AlertMore, ch.alert.Kind == task.AlertCluster:
+		return
+	}
+
+	t := j.cluster.taskOf(ch.ref)
+	if len(t.incarnations) > 0 && t.incarnations[ch.alert.UID] == nil {
+		j.breachTask("G58", ch.ref, 0, ch.key, "the alert is about a task that never existed, with the uid %s", ch.alert.UID)
+		return
+	}
+	if t.entry != nil && t.entry.create <= j.cluster.began {
+		return // the history does not show how the earlier runs have ended
+	}
+
+	switch isOpen := ch.alert.IsOpen(); {
+	case wasOpen && isOpen && before.alert.UID != ch.alert.UID:
+		j.breachTask("G57", ch.ref, 0, ch.key, "the open alert of a former task becomes that of another one")
+	case !wasOpen && isOpen:
+		j.checkOpening(t, ch)
+	case wasOpen && !isOpen:
+		j.checkClosing(d, t, before.alert, ch)
+	}
+}
+
+// checkOpening checks that the expectation of an alert that opens is not met.
+func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
+	a := ch.alert
+	wrong := func(format string, args ...any) {
+		j.breachTask("G57", t.ref, 0, ch.key, "the alert "+string(a.Kind)+" opens, but "+format, args...)
+	}
+
+	if t.entry == nil || t.entry.UID != a.UID {
+		wrong("its task does not exist")
+		return
+	}
+
+	p := t.pastOf(t.entry.incarnation)
+
+	switch e := &t.entry.Entry; {
+	case !isExpected(e, a.Kind):
+		wrong("the task does not expect it")
+	case a.Kind == task.AlertFailures && p.dead == 0:
+		wrong("no dead run is newer than the last success, at revision %d", p.lastSuccess)
+	case a.Kind == task.AlertFailures && max(p.failures, p.dead) < e.Alerts.FailuresInARow():
+		wrong("%d runs have failed in a row; the task alerts after %d", p.failures, e.Alerts.FailuresInARow())
+	case a.Kind == task.AlertSuccessWithin && e.Shadow:
+		wrong("the task is a shadow")
+	case a.Kind == task.AlertSuccessWithin && j.hasSucceeded(p, e, a.OpenedAt.Time, -j.tolerance()):
+		wrong("a run succeeded at %s", formatTime(timeOfMS(p.lastSuccessAt)))
+	}
+}
+
+// checkClosing checks that the expectation of an alert that closes is met, or that nothing is expected any more. former is the alert while
+// it was open.
+func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, ch *alertChange) {
+	a := ch.alert
+	wrong := func(format string, args ...any) {
+		j.breachTask("G57", t.ref, 0, ch.key, "the alert "+string(a.Kind)+" closes as "+string(a.Closed.Why)+", but "+format, args...)
+	}
+
+	exists := t.entry != nil && t.entry.UID == a.UID
+	if !exists {
+		if a.Closed.Why != task.AlertDeleted && (a.Closed.Why != task.AlertDismissed || a.Closed.By == "") {
+			wrong("its task does not exist")
+		}
+		return
+	}
+
+	e, p := &t.entry.Entry, t.pastOf(t.entry.incarnation)
+
+	switch why := a.Closed.Why; {
+	case why == task.AlertDeleted:
+		wrong("its task exists")
+	case why == task.AlertNotWatched:
+		if isExpected(e, a.Kind) {
+			wrong("the task expects it")
+		}
+	case why == task.AlertDismissed && a.Kind == task.AlertFailures:
+		j.checkDismissed(d, t, p, ch, wrong)
+	case why == task.AlertSucceeded && a.Kind == task.AlertFailures:
+		if p.dead > 0 {
+			wrong("a dead run is newer than the last success, at revision %d", p.lastSuccess)
+		} else if p.lastSuccess <= former.Base {
+			wrong("no run has succeeded since revision %d", former.Base)
+		}
+	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessWithin:
+		if !j.hasSucceeded(p, e, a.Closed.At.Time, j.tolerance()) {
+			wrong("the last run that succeeded ended at %s", formatTime(timeOfMS(p.lastSuccessAt)))
+		}
+	case a.Kind == task.AlertFailures:
+		wrong("this is no reason")
+	case why == task.AlertPaused && !e.Paused:
+		wrong("the task is not paused")
+	case why == task.AlertShadow && !e.Shadow:
+		wrong("the task is no shadow")
+	}
+}
+
+// checkDismissed judges an alert that closes because its dead runs are gone. A person who dismisses the last one closes the alert in the
+// same revision. A run that was started again decides by its end.
+func (j *alertJudge) checkDismissed(d *delta, t *taskHistory, p taskPast, ch *alertChange, wrong func(string, ...any)) {
+	byPerson := ch.alert.Closed.By != ""
+
+	left := p.dead
+	for k, dead := range d.dead {
+		if byPerson && k.ref == t.ref && dead.state == "" && t.dead[k.id] > p.lastSuccess && task.RunBelongs(k.id, ch.alert.UID) {
+			left--
+		}
+	}
+
+	if left > 0 {
+		wrong("a dead run is newer than the last success, at revision %d", p.lastSuccess)
+		return
+	}
+
+	for _, r := range t.openRuns(t.entry.incarnation) {
+		if dead := j.retryOf[runRef{t.ref, r.id}]; !byPerson && dead > p.lastSuccess {
+			wrong("run %s, which repeats a run that failed, has not ended", r.id)
+		}
+	}
+}
+
+// checkEnd checks that, after a quiet time, the tasks that fail are those that have an alert (G58).
+func (j *alertJudge) checkEnd() {
+	if !j.opts.Evaluated {
+		return
+	}
+
+	hasMore := map[record.Ref]bool{} // by namespace and shard
+	for _, ch := range j.records {
+		if ch.alert.Kind == task.AlertMore && ch.alert.IsOpen() {
+			hasMore[record.Ref{Namespace: ch.ref.Namespace, Shard: ch.ref.Shard}] = true
+		}
+	}
+
+	for _, ref := range slices.SortedFunc(maps.Keys(j.cluster.tasks), compareRefs) {
+		t := j.cluster.tasks[ref]
+		if t.entry == nil || t.entry.create <= j.cluster.began {
+			continue
+		}
+
+		ch := j.records[j.keys.Alert(ref, task.AlertFailures)]
+		isOpen := ch != nil && ch.alert.IsOpen() && ch.alert.UID == t.entry.UID
+		p, n := t.pastOf(t.entry.incarnation), t.entry.Alerts.FailuresInARow()
+		isCounted := hasMore[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}]
+
+		if !isOpen && !isCounted && n > 0 && p.dead > 0 && max(p.kept, p.dead) >= n {
+			j.breachTask("G58", ref, 0, j.keys.Alert(ref, task.AlertFailures), "%d runs have failed in a row, but there is no open alert", max(p.kept, p.dead))
+		}
+	}
+
+	for _, key := range slices.Sorted(maps.Keys(j.records)) {
+		ch := j.records[key]
+		if ch.alert.Kind != task.AlertFailures || !ch.alert.IsOpen() {
+			continue
+		}
+
+		t := j.cluster.taskOf(ch.ref)
+		switch {
+		case t.entry == nil || t.entry.UID != ch.alert.UID:
+			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but its task does not exist")
+		case t.entry.create <= j.cluster.began:
+		case !isExpected(&t.entry.Entry, task.AlertFailures):
+			j.breachTask("G58", ch.ref, 0, key, "an alert is open that the task does not expect")
+		case t.pastOf(t.entry.incarnation).dead == 0:
+			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but no dead run is newer than the last success")
+		}
+	}
+}
+
+// hasSucceeded reports whether a run of the task succeeded within the time that the task expects before an instant. That time is
+// longer by a tolerance.
+func (j *alertJudge) hasSucceeded(p taskPast, e *task.Entry, at time.Time, tolerance time.Duration) bool {
+	return p.lastSuccessAt > 0 && at.Sub(timeOfMS(p.lastSuccessAt)) < e.Alerts.SuccessWithin.Std()+tolerance
+}
+
+// tolerance is how much the times of two nodes may differ. Rows have whole seconds, and ledgers the mean durations of runs.
+func (j *alertJudge) tolerance() time.Duration { return 2*j.opts.Skew + 10*time.Second }
+
+// isExpected reports whether a task has an expectation.
+func isExpected(e *task.Entry, kind task.AlertKind) bool {
+	switch {
+	case e.Alerts == nil:
+		return false
+	case kind == task.AlertFailures:
+		return e.Alerts.FailuresInARow() > 0
+	case kind == task.AlertSuccessWithin:
+		return e.Alerts.SuccessWithin > 0
+	case kind == task.AlertSuccessBy:
+		return e.Alerts.SuccessBy != ""
+	}
+
+	return false
+}
+
+// taskPast is how the runs of a task have ended.
+type taskPast struct {
+	lastSuccess   int64 // the revision that recorded the last success of a run; 0: none
+	lastSuccessAt int64 // the latest end of a run that succeeded, in ms; 0: none
+	failures      int   // runs that failed since then, or in the same revision, whose order the history does not show
+	kept          int   // those that failed after it and are still in the history
+	dead          int   // dead runs that were created after it
+}
+
+// pastOf returns how the runs of an incarnation have ended.
+func (t *taskHistory) pastOf(inc *incarnation) taskPast {
+	p := taskPast{lastSuccess: inc.lastSuccess}
+
+	for _, end := range inc.ends {
+		switch {
+		case end.state == task.Succeeded:
+			p.lastSuccessAt = max(p.lastSuccessAt, end.at)
+		case isFailure(end.state) && end.rev >= inc.lastSuccess:
+			p.failures++
+		}
+	}
+
+	for _, r := range t.runs {
+		if r.incarnation == inc && r.ended && !r.trimmed && !r.purged && !r.isPart() && isFailure(r.state) && r.endedRev > inc.lastSuccess {
+			p.kept++
+		}
+	}
+
+	for id, created := range t.dead {
+		if created > inc.lastSuccess && task.RunBelongs(id, inc.uid) {
+			p.dead++
+		}
+	}
+
+	return p
+}

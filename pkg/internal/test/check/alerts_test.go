@@ -1,0 +1,286 @@
+package check
+
+import (
+	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// expects returns a change of an entry so that the task alerts after some failures in a row, and repeats no run.
+func expects(failures int) func(*task.Entry) {
+	return func(e *task.Entry) {
+		e.Alerts, e.Retry.Attempts = &task.Alerts{Failures: &failures, Notify: []string{"pager"}}, 1
+	}
+}
+
+// runs lets a tick run, with the given end.
+func (h hand) runs(tick float64, state task.State) {
+	h.until(tick)
+	h.sealed(h.fires(tick))
+	h.done(state)
+}
+
+// alert returns the write of the alert about failures of the task.
+func (h hand) alert(change func(a *task.Alert)) op {
+	a := task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time(), Notify: []string{h.ref.Namespace + "/pager"}}
+	if change != nil {
+		change(&a)
+	}
+
+	return op{h.keys.Alert(h.ref, task.AlertFailures), a}
+}
+
+// closedAs returns the closing of the alert.
+func (h hand) closedAs(why task.AlertReason, by string) op {
+	return h.alert(func(a *task.Alert) { a.Closed = &task.AlertClose{At: h.time(), Why: why, By: by} })
+}
+
+// dead returns the deletion of the dead run of a tick.
+func (h hand) dead(tick float64) op {
+	return op{h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(tick)), h.simTask.entry.UID)), nil}
+}
+
+// again starts the dead run of a tick again.
+func (h hand) again(tick float64) {
+	w := task.Waiting{Run: h.tickRun(h.simTask, h.now, task.TriggerManual, task.Queued)}
+	w.ID, w.Owner, w.Reason = task.ManualRunID(time.UnixMilli(h.now), h.simTask.entry.UID), "", task.ReasonManual
+	w.RetryOf = task.RunID(time.UnixMilli(h.at(tick)), h.simTask.entry.UID)
+	h.txn(h.dead(tick), h.waiting(h.simTask, w))
+}
+
+// Verifies: G57, G58
+func TestCheck_Alerts(t *testing.T) {
+	const failed, succeeded = task.Failed, task.Succeeded
+
+	for _, c := range []struct {
+		name, promise string
+		isQuiet       bool // nothing has changed for a long time
+		failures      int
+		happens       func(h hand)
+	}{
+		{"opens after a failure", "", true, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)) }},
+		{"opens after two", "", true, 2, func(h hand) { h.runs(1, failed); h.runs(2, failed); h.txn(h.alert(nil)) }},
+		{"opens after one of two", "G57", false, 2, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)) }},
+		{"opens without a failure", "G57", false, 1, func(h hand) { h.runs(1, succeeded); h.txn(h.alert(nil)) }},
+		{"opens for a failure before the last success", "G57", false, 1, func(h hand) { h.runs(1, failed); h.runs(2, succeeded); h.txn(h.alert(nil)) }},
+		{"opens in the revision of the failure", "G57", false, 1, func(h hand) {
+			h.until(1)
+			h.sealed(h.fires(1))
+			h.txn(h.alert(nil))
+			h.done(failed)
+		}},
+		{"opens after the dismissal", "G57", false, 1, func(h hand) { h.runs(1, failed); h.txn(h.dead(1)); h.txn(h.alert(nil)) }},
+		{"opens although nothing is expected", "G57", false, 0, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)) }},
+		{"opens for a deleted task", "G57", false, 1, func(h hand) { h.runs(1, failed); h.remove(h.simTask); h.txn(h.alert(nil)) }},
+		{"opens for a task that never existed", "G58", false, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(func(a *task.Alert) { a.UID = "x" })) }},
+
+		{"closes after a success", "", true, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.runs(2, succeeded)
+			h.txn(h.closedAs(task.AlertSucceeded, ""))
+		}},
+		{"closes as succeeded while it fails", "G57", false, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.txn(h.closedAs(task.AlertSucceeded, ""))
+		}},
+		{"closes as succeeded after a dismissal", "G57", false, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.txn(h.dead(1))
+			h.txn(h.closedAs(task.AlertSucceeded, ""))
+		}},
+		{"closes with the dismissal", "", true, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.txn(h.dead(1), h.closedAs(task.AlertDismissed, "ann"))
+		}},
+		{"closes with one of two dismissals", "G57", false, 1, func(h hand) {
+			h.runs(1, failed)
+			h.runs(2, failed)
+			h.txn(h.alert(nil))
+			h.txn(h.dead(1), h.closedAs(task.AlertDismissed, "ann"))
+		}},
+		{"closes after the dismissal", "", true, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.txn(h.dead(1))
+			h.txn(h.closedAs(task.AlertDismissed, ""))
+		}},
+		{"closes while the run is repeated", "G57", false, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.again(1)
+			h.txn(h.closedAs(task.AlertDismissed, ""))
+		}},
+		{"closes as deleted", "G57", false, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)); h.txn(h.closedAs(task.AlertDeleted, "ann")) }},
+		{"closes as paused", "G57", false, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)); h.txn(h.closedAs(task.AlertPaused, "ann")) }},
+		{"closes as not expected", "G57", false, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)); h.txn(h.closedAs(task.AlertNotWatched, "ann")) }},
+		{"closes after the deletion", "", true, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.remove(h.simTask)
+			h.txn(h.closedAs(task.AlertDeleted, "ann"))
+		}},
+		{"is deleted while it is open", "G57", false, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(h.alert(nil))
+			h.txn(op{h.keys.Alert(h.ref, task.AlertFailures), nil})
+		}},
+
+		{"does not open", "G58", true, 1, func(h hand) { h.runs(1, failed) }},
+		{"is counted", "", true, 1, func(h hand) {
+			h.runs(1, failed)
+			h.txn(op{h.keys.AlertsMore(0, h.ref.Namespace, "ops/pager"), task.Alert{More: map[task.AlertKind]int{task.AlertFailures: 1}}})
+		}},
+		{"need not open after one of two", "", true, 2, func(h hand) { h.runs(1, failed) }},
+		{"does not close after a success", "G58", true, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)); h.runs(2, succeeded) }},
+		{"does not close after the deletion", "G58", true, 1, func(h hand) { h.runs(1, failed); h.txn(h.alert(nil)); h.remove(h.simTask) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHand(t, expects(c.failures))
+			c.happens(h)
+			only(t, h.check(Options{Evaluated: c.isQuiet}).Violations, c.promise)
+		})
+	}
+}
+
+// Verifies: G57
+func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
+	for name, c := range map[string]struct {
+		promise string
+		within  time.Duration
+		opensAt float64
+		closed  task.AlertReason
+	}{
+		"in time":               {"", time.Minute, 90, ""},
+		"too early":             {"G57", time.Minute, 30, ""},
+		"not expected":          {"G57", 0, 90, ""},
+		"closes while it holds": {"G57", time.Minute, 90, task.AlertSucceeded},
+		"paused":                {"G57", time.Minute, 90, task.AlertPaused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				e.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(c.within)}
+			})
+			h.runs(1, task.Succeeded)
+			h.until(c.opensAt)
+
+			key, a := h.keys.Alert(h.ref, task.AlertSuccessWithin), task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time()}
+			h.txn(op{key, a})
+			if c.closed != "" {
+				a.Closed = &task.AlertClose{At: h.time(), Why: c.closed}
+				h.txn(op{key, a})
+			}
+
+			only(t, h.check(Options{}).Violations, c.promise)
+		})
+	}
+}
+
+// pager is a receiver beside a task with an open alert.
+type pager struct {
+	hand
+	receiver *simTask
+	sent     task.AlertsSent
+	opened   uint64 // the key of the alert
+}
+
+func newPager(t *testing.T) *pager {
+	p := &pager{hand: newHand(t, expects(1))}
+	p.receiver = p.sim.create("pager", 0, 1, func(e *task.Entry) { e.Schedule = task.Schedules{"@manual"} })
+	p.runs(1, task.Failed)
+	p.txn(p.alert(nil))
+
+	j := newMessageJudge(judge{})
+	j.clusterID = "c"
+	p.sent.UID = p.receiver.entry.UID
+	p.opened = j.shortKeyOf(&task.Alert{Namespace: p.hand.ref.Namespace, Task: p.hand.ref.Name, Kind: task.AlertFailures, UID: p.simTask.entry.UID})
+
+	return p
+}
+
+// begins writes a message.
+func (p *pager) begins(change func(m *task.AlertMessage)) {
+	p.pass(1)
+	w := task.Waiting{Run: p.tickRun(p.receiver, p.now, task.TriggerManual, task.Queued)}
+	w.ID, w.Owner, w.Reason = task.ManualRunID(p.time().Time, p.receiver.entry.UID), "", task.ReasonManual
+
+	m := &task.AlertMessage{Runs: []string{w.ID}, Revision: p.rev, At: p.time()}
+	change(m)
+	p.sent.Sending = m
+	p.receiver.queue = append(p.receiver.queue, w)
+	p.txn(op{p.keys.SentTo(p.receiver.ref), p.sent}, p.waiting(p.receiver, w))
+}
+
+// ends lets the message begin and end, and notes that it was delivered.
+func (p *pager) ends() {
+	w := p.receiver.queue[0]
+	p.receiver.queue = nil
+	p.commit(0, p.marks[0], op{p.keys.Queued(p.receiver.ref, w.ID), nil}, p.dispatch(p.receiver, w.Run, "a"))
+	p.finish(p.receiver, task.Succeeded)
+
+	p.sent.Delivered, p.sent.Sending = task.AlertKeys{p.opened}, nil
+	p.txn(op{p.keys.SentTo(p.receiver.ref), p.sent})
+}
+
+// Verifies: G59
+func TestCheck_Messages(t *testing.T) {
+	for _, c := range []struct {
+		name, promise string
+		happens       func(p *pager)
+	}{
+		{"one that opens, one that closes", "", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{p.opened} })
+			p.ends()
+			p.hand.runs(30, task.Succeeded)
+			p.txn(p.closedAs(task.AlertSucceeded, ""))
+			p.begins(func(m *task.AlertMessage) { m.Closed = task.AlertKeys{p.opened} })
+		}},
+		{"its run is not queued", "G59", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) { m.Runs = []string{"x"} })
+		}},
+		{"opens what is not open", "G59", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{7} })
+		}},
+		{"opens what was not open at its revision", "G59", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) { m.Opened, m.Revision = task.AlertKeys{p.opened}, p.rev-1 })
+		}},
+		{"opens what was delivered", "G59", func(p *pager) {
+			p.sent.Delivered = task.AlertKeys{p.opened}
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{p.opened} })
+		}},
+		{"closes what is open", "G59", func(p *pager) {
+			p.sent.Delivered = task.AlertKeys{p.opened}
+			p.begins(func(m *task.AlertMessage) { m.Closed = task.AlertKeys{p.opened} })
+		}},
+		{"closes what was not told", "G59", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) { m.Closed = task.AlertKeys{7} })
+		}},
+		{"begins while another one waits", "G59", func(p *pager) {
+			p.begins(func(m *task.AlertMessage) {})
+			p.begins(func(m *task.AlertMessage) {})
+		}},
+		{"many", "G59", func(p *pager) {
+			for range messageLimit + 1 {
+				p.begins(func(m *task.AlertMessage) {})
+				p.ends()
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPager(t)
+			c.happens(p)
+
+			var found []Violation
+			for _, v := range p.check(Options{}).Violations {
+				if v.Promise != "G4" { // ticks that these histories do not decide
+					found = append(found, v)
+				}
+			}
+			only(t, found, c.promise)
+		})
+	}
+}
