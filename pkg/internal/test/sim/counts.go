@@ -47,6 +47,8 @@ var Hard = []string{
 	"write delivered after a hold",
 	"API answers unknown_outcome",
 	"record folded",
+	"alert opens",
+	"alert closes as succeeded",
 	"why: from the ledger as succeeded",
 }
 
@@ -116,6 +118,7 @@ func (w *world) countRecords() {
 	keys := w.admin.Keys()
 
 	for _, e := range checkEvents(w.store.Events()) {
+		w.countAlert(keys, e)
 		k, inShard := keys.ParseShard(e.Key)
 		text := string(e.Value)
 
@@ -144,6 +147,25 @@ func (w *world) countRecords() {
 				w.counts[what]++
 			}
 		}
+	}
+}
+
+// countAlert adds what a record below alerts/ shows. mu is held.
+func (w *world) countAlert(keys record.Keys, e check.Event) {
+	text := string(e.Value)
+
+	if _, ok := keys.ParseSentTo(e.Key); ok && strings.Contains(text, `"sending":`) {
+		w.counts["message to a receiver"]++
+	}
+
+	if _, _, ok := keys.ParseAlert(e.Key); !ok || e.Deleted {
+		return
+	}
+
+	if a, _ := record.Decode[task.Alert](e.Value); a.IsOpen() {
+		w.counts["alert opens"]++
+	} else {
+		w.counts["alert closes as "+string(a.Closed.Why)]++
 	}
 }
 

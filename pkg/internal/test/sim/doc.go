@@ -28,7 +28,7 @@
 // rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait;
 // histories are short and tasks expire; records move to ledgers, some chunks are written by hand, and nodes are killed in each
 // phase of that; runs have parts; namespaces are frozen; a task is created again under its name
-// while the former one still runs; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
+// while the former one still runs; tasks have alerts, dead runs are retried and dismissed, and a receiver comes and goes; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).
 //
 // Every write of the API may be delivered twice, also one that only creates, such as a task, or a manual run in the

@@ -246,7 +246,7 @@ func (n *node) drainDaemon() {
 }
 
 // executeAttempt returns the function that stands for the process of an attempt. Its command is "sim DURATION
-// EXIT-CODE".
+// EXIT-CODE", or Flaky instead of the code.
 func (p *process) executeAttempt(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 	return func(killed <-chan struct{}, a task.Assigned, token int64) int {
 		var d time.Duration
@@ -254,7 +254,9 @@ func (p *process) executeAttempt(n *node) func(<-chan struct{}, task.Assigned, i
 
 		if c := a.Action.Process.Command; len(c) == 3 {
 			d, _ = time.ParseDuration(c[1])
-			fmt.Sscan(c[2], &code)
+			if fmt.Sscan(c[2], &code); c[2] == Flaky {
+				code = int(token % 2)
+			}
 		}
 
 		one := n.probes.noteStart(n.name, a, token)

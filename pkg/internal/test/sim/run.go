@@ -114,9 +114,15 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.openNamespace()
 
 	// Pause all tasks and wait until all runs have ended.
+	if w.expectsSuccess() {
+		w.deleteReceiver()
+	}
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
+	if w.expectsSuccess() {
+		w.sleep(evaluationTime)
+	}
 	w.wrongAnswers = w.judgeAnswers(seed)
 
 	// Stop everything, so that no goroutine is left in the bubble.
@@ -355,7 +361,7 @@ func (w *world) buildReport(seed uint64, until time.Time) Report {
 
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true, Evaluated: w.expectsSuccess()})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.judgeLosses(keys, events), w.acks.findViolations(keys, events))
 	for _, what := range w.wrongAnswers {

@@ -29,6 +29,10 @@ type user struct {
 
 // makeCalls applies each task and then makes random calls, until ctx ends.
 func (u *user) makeCalls(ctx context.Context) {
+	if u.expectsSuccess() {
+		u.makeCall(ctx, "apply receiver")
+	}
+
 	for range u.opts.Tasks {
 		u.makeCall(ctx, "apply")
 	}
@@ -142,6 +146,19 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		if of, id := u.someDead(); id != "" {
 			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
 		}
+	case "dismiss":
+		if of, id := u.someDead(); id != "" {
+			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/dismiss"), nil, nil)
+		}
+	case "dismiss all":
+		err = u.dismissAll(ctx)
+	case "edit alerts":
+		t, err = u.editAlerts(ctx, c, name, mark)
+	case "apply receiver":
+		name = receiverName
+		t, err = u.applyReceiver(ctx, c, mark)
+	case "delete receiver":
+		err = c.Tasks.Delete(ctx, simNamespace, receiverName, 0)
 	case "rollback":
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":

@@ -64,6 +64,7 @@ var allWorkloads = []workload{
 		shape: acceptInput},
 	{name: "ledgers", calls: []string{"edit history", "edit history", "edit history", "spoil ledger", "set ledger", "trigger", "re-create"}, shape: keepLedger,
 		fault: fault{"kill in a fold", 15, killInFold}},
+	{name: "alerts", calls: []string{"apply receiver", "delete receiver", "edit alerts", "edit alerts", "retry", "retry", "dismiss", "dismiss all", "dismiss all"}, shape: expectSuccess},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
@@ -340,7 +341,7 @@ func (w *world) resumeNodes() {
 		var err error
 		done := w.waitUntil(5*time.Minute, func() bool {
 			err = w.requestByPath(w.life, n, http.MethodPost, "/v1/nodes/"+name+"/resume", nil, nil)
-			return err == nil
+			return err == nil || isClosed(n.proc.gone)
 		})
 
 		if !done {

@@ -114,6 +114,23 @@ func TestPauses_CrossWhateverHappens(t *testing.T) {
 		sim.Options{Calls: calls, Shape: long, Tasks: 3, Duration: 40 * time.Second})
 }
 
+// Tasks with alerts fail, are retried, dismissed, edited and deleted, while nodes are killed and watches stall. Alerts and messages
+// are always those of the records.
+//
+// Verifies: G57, G58, G59
+func TestAlerts_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	paths := []string{"alert opens", "alert closes as succeeded", "alert closes as dismissed", "message to a receiver", "dead run again"}
+	o := sim.Options{
+		Workloads: []string{"alerts"}, Plain: true, Only: []string{"kill", "kill host", "stall watches", "held", "revoke a lease"}, Duration: time.Minute, Tasks: 8,
+		Calls: []string{"apply", "trigger", "pause", "resume", "delete"},
+	}
+
+	requireAllReached(t, paths, []uint64{1, 2}, nil, o)
+}
+
 // Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
 //
 // Verifies: G9
