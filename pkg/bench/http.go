@@ -154,11 +154,10 @@ func runAttempt(runner *httpaction.Runner, action task.Action, number int) error
 }
 
 // measureCallers measures how often httpCallers goroutines together can call a function, which is passed the number of the
-// goroutine. Errors after the end of the measurement do not count.
+// goroutine. Each of them calls it at least once, however short d is.
 func measureCallers(ctx context.Context, name string, d time.Duration, call func(ctx context.Context, caller int) error) (Result, error) {
 	res := Result{Name: name}
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
+	end := time.Now().Add(d)
 
 	var count atomic.Int64
 	var wg sync.WaitGroup
@@ -167,15 +166,14 @@ func measureCallers(ctx context.Context, name string, d time.Duration, call func
 
 	for i := range httpCallers {
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				if err := call(ctx, i); err != nil {
-					if ctx.Err() == nil {
-						errs[i] = err
-					}
+			for {
+				if errs[i] = call(ctx, i); errs[i] != nil {
 					return
 				}
 
-				count.Add(1)
+				if count.Add(1); time.Now().After(end) {
+					return
+				}
 			}
 		})
 	}
