@@ -363,6 +363,11 @@ func (v *evaluation) apply(now time.Time) {
 		rests = s.rowDiffers(w, t, now)
 	})
 
+	// A write that was not answered may have been applied, or may be later. So the alerts of the shard are read again.
+	if o.isRefused {
+		s.isLoaded = false
+	}
+
 	// The row of a task that was found by its alert gets its flags by the next visit, if it has one.
 	if !isWatched && t.notMet() != 0 {
 		s.adopts = true

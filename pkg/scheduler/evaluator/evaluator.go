@@ -182,11 +182,13 @@ func (e *Evaluator) updateShards() {
 	}
 }
 
-// loadAlerts reads the alerts of the shards that were opened since the last visit. It returns false if it cannot read them.
+// loadAlerts reads the alerts of the shards that were opened since the last visit, and of those whose alerts may be others than is
+// known. It returns false if it cannot read them.
 func (e *Evaluator) loadAlerts(ctx context.Context) bool {
+	now := e.cfg.Now()
 	var wanted []int
 	for id, s := range e.shards {
-		if !s.isLoaded {
+		if !s.isLoaded || now.Sub(s.loadedAt) >= refreshEvery {
 			wanted = append(wanted, id)
 		}
 	}
@@ -201,7 +203,7 @@ func (e *Evaluator) loadAlerts(ctx context.Context) bool {
 	}
 
 	for id, alerts := range found {
-		e.shards[id].load(alerts)
+		e.shards[id].load(alerts, now)
 	}
 
 	return true

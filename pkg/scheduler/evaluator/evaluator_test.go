@@ -18,7 +18,7 @@ var noon = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 // newShard returns a shard that was opened at a time.
 func newShard(opened time.Time) *shardAlerts {
 	s := newShardAlerts(Shard{Index: &readmodel.Index{}, Opened: opened})
-	s.load(nil)
+	s.load(nil, opened)
 
 	return s
 }
@@ -217,7 +217,7 @@ func TestVisit_FindsTheTasksOfAlerts(t *testing.T) {
 		{Namespace: "shop", Task: "unwatched", Kind: task.AlertFailures},
 		{Namespace: "shop", Task: "deleted", Kind: task.AlertSuccessBy},
 		{Namespace: "shop", Task: "closed", Kind: task.AlertFailures, Closed: &task.AlertClose{}},
-	})
+	}, noon)
 
 	got := s.visited(noon)
 	slices.Sort(got)

@@ -3,7 +3,6 @@ package evaluator
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -38,15 +37,15 @@ func (e *Evaluator) writeMore(ctx context.Context, s *shardAlerts) {
 		}
 
 		mod, err := e.cfg.Store.PutMoreAlerts(ctx, s.Fences, s.ID, *next)
-		switch {
-		case errors.Is(err, task.ErrConflict):
-			s.isLoaded = false // somebody has acknowledged it
-		case err != nil:
+		if err != nil {
+			// Somebody has acknowledged it, or it is not known whether it was written.
+			s.isLoaded = false
 			e.cfg.Logger.Debug("could not count alerts", zap.Int("shard", s.ID), zap.Error(err))
-		default:
-			next.Mod, next.ID = mod, cmp.Or(next.ID, mod)
-			s.more[r], s.wrote[r] = next, now
+			continue
 		}
+
+		next.Mod, next.ID = mod, cmp.Or(next.ID, mod)
+		s.more[r], s.wrote[r] = next, now
 	}
 }
 
@@ -121,16 +120,16 @@ func (e *Evaluator) deleteClosed(ctx context.Context, s *shardAlerts) {
 		return
 	}
 
-	err := e.cfg.Store.DeleteAlerts(ctx, s.Fences, s.ID, old)
-	switch {
-	case errors.Is(err, task.ErrConflict):
-		s.isLoaded = false // one of them was changed
-	case err != nil:
+	if err := e.cfg.Store.DeleteAlerts(ctx, s.Fences, s.ID, old); err != nil {
+		// One of them was changed, or it is not known whether they were deleted.
+		s.isLoaded = false
 		e.cfg.Logger.Debug("could not delete closed alerts", zap.Int("shard", s.ID), zap.Error(err))
-	default:
-		for i := range old {
-			s.forget(&old[i])
-		}
+
+		return
+	}
+
+	for i := range old {
+		s.forget(&old[i])
 	}
 }
 

@@ -21,7 +21,8 @@ const (
 	// maxClosed is how many closed ones it keeps.
 	maxClosed = 50
 
-	// refreshEvery is how often a task with an alert is read although nothing shows that it has changed.
+	// refreshEvery is how often the alerts of a shard, and each task with an alert, are read although nothing shows that they have
+	// changed. A write whose answer was lost may have been applied long after it was sent.
 	refreshEvery = 15 * time.Minute
 	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell. If its
 	// row changes, it is read at once.
@@ -41,6 +42,7 @@ type shardAlerts struct {
 	Shard
 
 	isLoaded bool
+	loadedAt time.Time
 	// adopts is set if a visit must find the rows of the tasks with open alerts: their flags are not set yet.
 	adopts bool
 
@@ -78,6 +80,7 @@ type taskAlerts struct {
 
 // ends is what a row says about how runs have ended, and about what verdicts depend on besides.
 type ends struct {
+	lastEnd     int64
 	lastSuccess uint32
 	failures    uint16
 	flags       readmodel.Flags
@@ -87,7 +90,7 @@ type ends struct {
 // endsOf returns the ends of a row.
 func endsOf(r *readmodel.Row) ends {
 	return ends{
-		lastSuccess: r.LastSuccess, failures: r.Failures, isActive: r.Active > 0 || r.Waiting > 0,
+		lastEnd: r.LastEnd, lastSuccess: r.LastSuccess, failures: r.Failures, isActive: r.Active > 0 || r.Waiting > 0,
 		flags: r.Flags & (readmodel.Paused | readmodel.Unreadable | readmodel.Failing | readmodel.History),
 	}
 }
@@ -101,8 +104,8 @@ func newShardAlerts(s Shard) *shardAlerts {
 }
 
 // load takes the alerts of the shard, in place of those that were known.
-func (s *shardAlerts) load(alerts []task.Alert) {
-	s.isLoaded, s.adopts = true, true
+func (s *shardAlerts) load(alerts []task.Alert, now time.Time) {
+	s.isLoaded, s.loadedAt, s.adopts = true, now, true
 	for _, t := range s.tasks {
 		t.records = [kinds]*task.Alert{}
 	}
@@ -158,10 +161,15 @@ func (t *taskAlerts) isWaiting(now time.Time, w *readmodel.WatchedRow) bool {
 	return t != nil && now.Before(t.readAgain) && t.ends == endsOf(w.Row) && t.alerts == w.Alerts
 }
 
-// needsRefresh reports whether a task with alerts must be read although its row does not say so: its receivers or labels have
-// changed, it has not been read for long, or there is room for what is counted.
+// needsRefresh reports whether a task with alerts must be read although its row agrees with them: a run has ended, its receivers or
+// labels have changed, it has not been read for long, or there is room for what is counted.
 func (s *shardAlerts) needsRefresh(t *taskAlerts, w *readmodel.WatchedRow, now time.Time) bool {
 	if t.alerts != w.Alerts || now.Sub(t.readAt) >= refreshEvery {
+		return true
+	}
+
+	// A dismissal may have closed the alert, and another run may have failed since.
+	if row := endsOf(w.Row); row.lastEnd != t.ends.lastEnd || row.failures != t.ends.failures {
 		return true
 	}
 
