@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +26,10 @@ import (
 // triggerCommand returns "carillon task trigger".
 func triggerCommand(f *factory.Factory) *cobra.Command {
 	var flags struct {
-		args, env        []string
-		target           string
-		wait, exitStatus bool
+		args, env  []string
+		target     string
+		wait       Wait
+		exitStatus bool
 	}
 	cmd := &cobra.Command{
 		Use:   "trigger",
@@ -37,11 +39,13 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			"only what its field accept lists, and by default nothing. The arguments are recorded with the run; of the\n" +
 			"variables, only the names.\n\n" +
 			"With --wait, the command prints the output of the runs, including retries, until all runs have ended. It\n" +
-			"exits with 9 if a run did not succeed. With -q or -o json it does not print the output.",
+			"exits with 9 if a run did not succeed. With -q or -o json it does not print the output. With --wait=10m, it waits at most\n" +
+			"ten minutes, and exits with 5 if a run has not ended. The runs continue.",
 		Example: `  carillon task trigger nightly-backup
   carillon task trigger report --arg --day --arg 2026-11-20 --env FORMAT=pdf
   carillon task trigger cleanup --target web-3 --wait
-  carillon task trigger nightly-backup --wait --exit-status && echo done`,
+  carillon task trigger nightly-backup --wait --exit-status && echo done
+  carillon task trigger nightly-backup --wait=10m`,
 	}
 	p := bindTasks(f, cmd)
 	cmd.Flags().StringArrayVar(&flags.args, "arg", nil, "append this `ARGUMENT` to the command of this run; may be repeated")
@@ -49,13 +53,16 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&flags.target, "target", "", "run on the `NODE` with this name")
 	complete.Register(cmd, "target", complete.Nodes(f))
 	_ = cmd.RegisterFlagCompletionFunc("arg", cobra.NoFileCompletions)
-	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait until the runs have ended; exit with 9 if one did not succeed")
+	flags.wait.BindFlag(cmd.Flags(), "wait until the runs have ended; exit with 9 if one did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 
-		if flags.exitStatus && !flags.wait {
+		if flags.exitStatus && !flags.wait.On {
 			return failure.Usage("--exit-status requires --wait")
+		}
+		if err := flags.wait.Check(words); err != nil {
+			return err
 		}
 
 		if err := factory.RefuseEmpty(cmd, "target"); err != nil {
@@ -91,8 +98,8 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			return nil
 		})
 
-		if flags.wait && len(runs) > 0 {
-			if err := AwaitRuns(ctx, f, c, runs, flags.exitStatus); err != nil {
+		if flags.wait.On && len(runs) > 0 {
+			if err := AwaitRuns(ctx, f, c, runs, flags.wait.Limit, flags.exitStatus); err != nil {
 				failed = err
 			}
 		}
@@ -126,8 +133,15 @@ func readEnv(pairs []string) (map[string]string, error) {
 }
 
 // AwaitRuns waits for runs and prints their output. It replaces each run by its final record, and returns an
-// error if one did not succeed.
-func AwaitRuns(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, exitStatus bool) error {
+// error if one did not succeed, or has not ended within limit; 0: no limit.
+func AwaitRuns(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run, limit time.Duration, exitStatus bool) error {
+	command := ctx
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+
 	m := logs.NewMerger(f, logs.Tasks{Runs: runs}.Refs())
 	errs, asked := make([]error, len(runs)), slices.Clone(runs)
 	var all sync.WaitGroup
@@ -170,12 +184,19 @@ func AwaitRuns(ctx context.Context, f *factory.Factory, c *client.Client, runs [
 
 	if ctx.Err() != nil {
 		noteGoOn(f, runs)
-		return ctx.Err()
+	}
+	if command.Err() != nil {
+		return command.Err()
 	}
 
 	var codes []int
 	for i, r := range runs {
-		if err := errs[i]; err != nil {
+		err := errs[i]
+		if err != nil && ctx.Err() != nil { // the runs that have ended are reported as always
+			err = overdueError(f, r, limit)
+		}
+
+		if err != nil {
 			if len(runs) == 1 || failure.IsUnreachable(err) {
 				return err
 			}
@@ -186,6 +207,12 @@ func AwaitRuns(ctx context.Context, f *factory.Factory, c *client.Client, runs [
 	}
 
 	return failure.AlreadyReported(codes)
+}
+
+// overdueError returns the error for a run that has not ended within the limit of --wait.
+func overdueError(f *factory.Factory, r task.Run, limit time.Duration) error {
+	return &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
+		Message: fmt.Sprintf("%s has not ended within %s: %s", selection.Name(f, r.Namespace, r.Task), task.Duration(limit), view.PlainRunResult(f, r))}}
 }
 
 // runFailure returns the error for a run that did not succeed.
