@@ -130,7 +130,7 @@ func (f *Factory) readCredential(s *settings.Settings) (settings.Credential, err
 	return c, err
 }
 
-// Connect returns a client for the configured server, with the timeout of --timeout. It does not connect.
+// Connect returns a client for the configured server, with the timeout of --request-timeout. It does not connect.
 func (f *Factory) Connect() (*client.Client, error) {
 	return f.ConnectFor(f.Timeout)
 }

@@ -34,7 +34,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Quiet, "quiet", "q", false, "print only data and errors")
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "do not ask for confirmation")
 	flags.BoolVar(&f.NoInput, "no-input", false, "never ask; fail if a confirmation would be necessary")
-	DurationVar(flags, &f.Timeout, "timeout", 30*time.Second, "limit each call to the server to this `DURATION`")
+	DurationVar(flags, &f.Timeout, "request-timeout", 30*time.Second, "limit each call to the server to this `DURATION`")
 	flags.StringVar(&f.TokenFileFlag, "token-file", "", "`FILE` with the token (CARILLON_TOKEN_FILE, or the token in CARILLON_TOKEN)")
 	flags.StringVar(&f.CAFileFlag, "ca-file", "", "`FILE` with the CA of the server's certificate (CARILLON_CA_FILE; default: the system's)")
 	flags.StringVar(&f.CertFileFlag, "cert-file", "", "`FILE` with the client certificate (CARILLON_CERT_FILE)")
@@ -61,7 +61,7 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 		return failure.Usage("--columns requires -o table or -o wide, not -o %s", f.Format)
 	}
 	if f.Timeout <= 0 {
-		return failure.Usage("--timeout %s: must be more than 0", f.Timeout)
+		return failure.Usage("--request-timeout %s: must be more than 0", f.Timeout)
 	}
 	if f.AllNamespaces && cmd.Flags().Changed("namespace") {
 		return failure.Usage("--namespace and --all-namespaces cannot be used together")

@@ -226,7 +226,11 @@ func FlagError(cmd *cobra.Command, err error) error {
 
 	slices.Sort(names)
 
-	if near := task.Nearest(word, slices.Compact(names)); near != "" {
+	near := task.Nearest(word, slices.Compact(names))
+	if word == "timeout" { // as far from the flag that it means as from others
+		near = "request-timeout"
+	}
+	if near != "" {
 		f.Hint = "did you mean: --" + near
 	}
 

@@ -48,7 +48,7 @@ var fieldFlags = []fieldFlag{
 	{name: "timezone", path: "timezone", placeholder: "ZONE"},
 	{name: "description", path: "description", placeholder: "TEXT"},
 	{name: "label", path: "labels", placeholder: "KEY=VALUE", note: "KEY- removes one; may be repeated"},
-	{name: "timeout", path: "timeout", placeholder: "DURATION", note: "calls to the server keep their limit of 30s"},
+	{name: "timeout", path: "timeout", placeholder: "DURATION"},
 	{name: "overlap", path: "overlap", placeholder: "POLICY"},
 	{name: "selector", path: "target.selector", placeholder: "SELECTOR"},
 	{name: "shell", path: "action.process.shell", placeholder: "LINE"},
