@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,9 +62,12 @@ func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daem
 	root := newRootCommand(f, daemonCommands)
 	root.SetArgs(taskcmd.ProtectTerms(root, args))
 
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = failure.Interrupted(err)
+		if follows(cmd) {
+			return failure.ExitInterrupted
+		}
 	}
 
 	var known *failure.Error
@@ -72,6 +76,14 @@ func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daem
 	}
 
 	return f.Report(err)
+}
+
+// follows reports whether a command continues until the user ends it. To interrupt it is no failure, so it prints no error.
+func follows(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"follow", "watch"}, func(flag string) bool {
+		on, err := cmd.Flags().GetBool(flag)
+		return err == nil && on
+	})
 }
 
 // The groups of commands in the help.
