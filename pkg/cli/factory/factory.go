@@ -64,6 +64,8 @@ type Factory struct {
 	LookupTimeout time.Duration // limits calls that only improve an error message
 	RescanEvery   time.Duration // how often the owners of the shards are asked again for a list that is watched
 	NodeTimeout   time.Duration // how long a node may take to do what was requested
+
+	UnitDirs []string // the directories of systemd's units
 }
 
 // New returns the factory of one invocation.
@@ -77,6 +79,8 @@ func New(sys IO) *Factory {
 		Resolver: settings.Resolver{Env: sys.Env},
 
 		LookupTimeout: 2 * time.Second, RescanEvery: 5 * time.Second, NodeTimeout: 3 * time.Second,
+
+		UnitDirs: []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"},
 
 		In: sys.In, Env: sys.Env, Version: sys.Version,
 		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor,

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -111,11 +115,9 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 		fail.Exit = failure.ExitUsage
 	}
 
-	if errors.Is(e, syscall.ECONNREFUSED) {
-		fail.Hint = "is the daemon running? start one with: carillon dev"
-		if s, err := f.Settings(); err == nil && f.ServerSetting(s).Value != "" {
-			fail.Hint = fmt.Sprintf("is the daemon running? the server is set by %s", f.ServerSetting(s).Origin)
-		}
+	// ENOENT is the error of a unix socket that does not exist.
+	if errors.Is(e, syscall.ECONNREFUSED) || errors.Is(e, syscall.ENOENT) {
+		fail.Hint = f.unreachableHint()
 	}
 
 	if e.ID != "" {
@@ -123,6 +125,38 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	}
 
 	return fail
+}
+
+// unreachableHint returns a hint for a server on which nobody listens. On a host with the package, it is about the service:
+// carillon dev would start a second cluster there, and take the port of the first.
+func (f *Factory) unreachableHint() string {
+	server := settings.Setting{Origin: settings.ByDefault}
+	if s, err := f.Settings(); err == nil {
+		server = f.ServerSetting(s)
+	}
+
+	switch {
+	case server.Origin != settings.ByDefault:
+		return "is the daemon running? the server is set by " + server.Origin
+	case !f.hasService():
+		return "is the daemon running? start one with: carillon dev"
+	case server.Value != "": // the socket exists, but nobody listens
+		return "is the service running? see: systemctl status carillon"
+	}
+
+	if _, err := os.Stat(f.Socket()); !errors.Is(err, fs.ErrNotExist) {
+		return "you may not open the socket " + f.Socket() + ": become a member of its group, or use sudo"
+	}
+
+	return "the socket " + f.Socket() + " does not exist: is the service running? see: systemctl status carillon"
+}
+
+// hasService reports whether this host has the systemd unit carillon.service.
+func (f *Factory) hasService() bool {
+	return slices.ContainsFunc(f.UnitDirs, func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, "carillon.service"))
+		return err == nil
+	})
 }
 
 // readOnly returns the error for a change in a read-only context.

@@ -1,10 +1,14 @@
 package factory_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -91,6 +95,68 @@ func TestReport_IsOneJSONObject(t *testing.T) {
 
 func remote(status int, code string) error {
 	return &client.Error{Status: status, Code: code, Message: "m"}
+}
+
+// The hint for a server on which nobody listens fits the host: on one with the package, carillon dev would start a second
+// cluster.
+func TestReport_TellsHowToReachTheDaemonOfThisHost(t *testing.T) {
+	dir := t.TempDir()
+	socket, units := filepath.Join(dir, "api.sock"), filepath.Join(dir, "units")
+	write := func(path string) {
+		t.Helper()
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(units, 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	// Connecting to a socket that does not exist, or that nobody listens on.
+	unreachable := func(path string) error {
+		c, err := client.New(client.Config{Server: "unix://" + path})
+		if err == nil {
+			_, err = c.Tasks.Get(t.Context(), "default", "a")
+		}
+		return err
+	}
+	hint := func(server string) string {
+		d := factorytest.New("")
+		d.Vars["CARILLON_SERVER"], d.HostSocketPath, d.UnitDirs = server, socket, []string{filepath.Join(dir, "none"), units}
+		return d.Explain(unreachable(cmp.Or(strings.TrimPrefix(server, "unix://"), socket))).Hint
+	}
+
+	const dev, of = "is the daemon running? start one with: carillon dev", "is the daemon running? the server is set by CARILLON_SERVER"
+	if got := hint(""); got != dev {
+		t.Errorf("without the service: %s", got)
+	}
+
+	write(filepath.Join(units, "carillon.service"))
+	if got, want := hint(""), "the socket "+socket+" does not exist: is the service running? see: systemctl status carillon"; got != want {
+		t.Errorf("without the socket: %s", got)
+	}
+	if got := hint("unix://" + filepath.Join(dir, "other.sock")); got != of {
+		t.Errorf("with a server of its own: %s", got)
+	}
+
+	// A socket that was left behind. To this test, a socket that its user may not open looks like a file in its place.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	if got := hint(""); got != "is the service running? see: systemctl status carillon" {
+		t.Errorf("with a socket that nobody listens on: %s", got)
+	}
+
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	write(socket)
+	if got, want := hint(""), "you may not open the socket "+socket+": become a member of its group, or use sudo"; got != want {
+		t.Errorf("with a socket of others: %s", got)
+	}
 }
 
 func TestReport_TellsAHintOnce(t *testing.T) {

@@ -36,11 +36,14 @@ func (s *Settings) chooseValue(flag, flagValue, variable, variableValue, fromCon
 // HostSocket is the unix socket of this host's node.
 const HostSocket = "/run/carillon/api.sock"
 
+// Socket returns the path of the unix socket of this host's node.
+func (r *Resolver) Socket() string { return cmp.Or(r.HostSocketPath, HostSocket) }
+
 // ServerSetting returns the server of calls; "" means the default. If no server is configured, it is the socket
 // of this host's node, provided that this user may open it. No other user can listen on that socket.
 func (r *Resolver) ServerSetting(s *Settings) Setting {
 	c := s.chooseValue("--server", r.ServerFlag, "CARILLON_SERVER", r.Env("CARILLON_SERVER"), s.Server)
-	if socket := cmp.Or(r.hostSocketPath, HostSocket); c.Value == "" && canOpenSocket(socket) {
+	if socket := r.Socket(); c.Value == "" && canOpenSocket(socket) {
 		c.Value = "unix://" + socket
 	}
 	return c

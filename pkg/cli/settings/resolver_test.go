@@ -14,7 +14,7 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	server := func(edit func(*testEnv)) string {
 		t.Helper()
 		d := newTestEnv()
-		d.hostSocketPath = socket
+		d.HostSocketPath = socket
 
 		if edit != nil {
 			edit(d)

@@ -124,7 +124,7 @@ type Resolver struct {
 	KeyFileFlag   string
 
 	hostTokenFile  string // replaces the constant hostTokenFile in tests
-	hostSocketPath string // replaces HostSocket in tests
+	HostSocketPath string // replaces HostSocket in tests
 
 	read    *Settings // the cached result of Settings
 	readErr error
