@@ -4,6 +4,7 @@ package top
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,6 +68,22 @@ func topConfig(f *factory.Factory) top.Config {
 	return c
 }
 
+// checkNamespace refuses a namespace that does not exist: its board would look as if nothing were wrong. Boards do not need etcd,
+// so while it cannot answer, the namespace is not checked.
+func checkNamespace(ctx context.Context, f *factory.Factory, c *client.Client) error {
+	if topConfig(f).Filter == "" {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
+	defer cancel()
+	if _, err := c.Namespaces.Get(ctx, f.NamespaceFlag); errors.Is(err, task.ErrNotFound) {
+		return err
+	}
+
+	return nil
+}
+
 // topOnce prints one board.
 func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) error {
 	c, err := f.Connect()
@@ -75,6 +92,9 @@ func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) err
 	}
 
 	b, err := c.Board.Get(ctx, o)
+	if err == nil {
+		err = checkNamespace(ctx, f, c)
+	}
 	if err != nil {
 		return err
 	}
@@ -108,6 +128,9 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 	}
 	// An error that a retry would not fix is reported before the screen replaces the terminal's contents.
 	if _, err := c.Board.Get(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
+		return err
+	}
+	if err := checkNamespace(ctx, f, c); err != nil {
 		return err
 	}
 
