@@ -324,6 +324,62 @@ func TestMoreAlert_CountsWhatHasNoRecord(t *testing.T) {
 	}
 }
 
+// A new owner has counted nothing yet. So it does not say that what the former one counted is solved, before it has judged all tasks.
+func TestCountMore_KeepsWhatTheFormerOwnerCounted(t *testing.T) {
+	t.Parallel()
+
+	s := newShardAlerts(Shard{Index: &readmodel.Index{}, Opened: noon})
+	r, a := room{"shop", "ops/slack"}, &task.Alerts{Notify: []string{"ops/slack"}}
+	slot := s.put(readmodel.Row{Name: "shop/a"}, a)
+	more := task.Alert{Namespace: "shop", Kind: task.AlertMore, Receiver: "ops/slack", More: map[task.AlertKind]int{task.AlertFailures: 3}}
+	s.load([]task.Alert{more}, noon)
+
+	visit := func(what string, after time.Duration, want int) {
+		t.Helper()
+		s.visited(noon.Add(after))
+		if got := s.countMore()[r][task.AlertFailures]; got != want {
+			t.Errorf("%s: %d are counted, want %d", what, got, want)
+		}
+	}
+
+	visit("the past of a task is not known", 0, 3)
+	s.taskNamed("shop/b").counted, s.taskNamed("shop/b").receivers = readmodel.AlertFailures, a.Notify
+	visit("one is counted", time.Minute, 3)
+
+	s.Index.Change(slot, func(r *readmodel.Row) { r.Flags |= readmodel.History })
+	visit("it catches up", alert.CatchUpTime-time.Second, 3)
+	s.Index.Change(slot, func(r *readmodel.Row) { r.Flags, r.Failures = r.Flags|readmodel.Failing, 1 })
+	s.Index.NoteApplied(1)
+	visit("a task is to be read", alert.CatchUpTime, 3)
+
+	// It was read, and its row says something else than its records.
+	k := s.taskNamed("shop/a")
+	row := s.Index.Row(slot)
+	k.alerts, k.ends, k.readAgain = a, endsOf(&row), noon.Add(time.Hour)
+	visit("all tasks are judged", alert.CatchUpTime+time.Minute, 1)
+
+	// Its own numbers may become smaller at once.
+	more.More = map[task.AlertKind]int{task.AlertFailures: 7}
+	s.load([]task.Alert{more}, noon.Add(refreshEvery))
+	visit("its own record is read again", refreshEvery+time.Hour, 1)
+}
+
+// A former owner's count does not stay for a task that can never be judged.
+func TestCountMore_DoesNotWaitForever(t *testing.T) {
+	t.Parallel()
+
+	s := newShardAlerts(Shard{Index: &readmodel.Index{}, Opened: noon})
+	s.put(readmodel.Row{Name: "shop/unread"}, &task.Alerts{})
+	s.load([]task.Alert{{Namespace: "shop", Kind: task.AlertMore, Receiver: "ops/slack", More: map[task.AlertKind]int{task.AlertFailures: 3}}}, noon)
+
+	for i := range maxUnknownMinutes + 1 {
+		s.visited(noon.Add(time.Duration(i) * time.Minute))
+	}
+	if counts := s.countMore(); len(counts) != 0 || s.notEvaluated != 1 {
+		t.Errorf("%v are counted, and %d tasks are not evaluated", counts, s.notEvaluated)
+	}
+}
+
 // Closed alerts are deleted after two hours, and the oldest of a room with many before that.
 func TestClosedLongAgo(t *testing.T) {
 	t.Parallel()

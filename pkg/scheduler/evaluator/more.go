@@ -49,7 +49,8 @@ func (e *Evaluator) writeMore(ctx context.Context, s *shardAlerts) {
 	}
 }
 
-// countMore returns the numbers of alerts without records by receiver and kind. An alert counts for each of its receivers.
+// countMore returns the numbers of alerts without records by receiver and kind. An alert counts for each of its receivers. The
+// numbers are not smaller than those of a former owner that still count.
 func (s *shardAlerts) countMore() map[room]map[task.AlertKind]int {
 	counts := map[room]map[task.AlertKind]int{}
 
@@ -71,6 +72,15 @@ func (s *shardAlerts) countMore() map[room]map[task.AlertKind]int {
 					counts[r][kind]++
 				}
 			}
+		}
+	}
+
+	for r, former := range s.former {
+		if counts[r] == nil {
+			counts[r] = map[task.AlertKind]int{}
+		}
+		for kind, n := range former {
+			counts[r][kind] = max(counts[r][kind], n)
 		}
 	}
 

@@ -56,6 +56,10 @@ type shardAlerts struct {
 	full  map[room]bool          // the rooms that were full and do not have enough room again
 	more  map[room]*task.Alert   // records of counted alerts
 	wrote map[room]time.Time     // when they were written
+	// former is what the former owner of the shard counted. Until all tasks were judged once, nothing is known to be solved.
+	former map[room]map[task.AlertKind]int
+
+	unjudged int // tasks whose first verdict, or whose next one, is still to come, at the last visit
 
 	notEvaluated int // tasks, at the last visit
 }
@@ -99,12 +103,13 @@ func endsOf(r *readmodel.Row) ends {
 func newShardAlerts(s Shard) *shardAlerts {
 	return &shardAlerts{
 		Shard: s, tasks: map[string]*taskAlerts{},
-		open: map[room]int{}, full: map[room]bool{}, more: map[room]*task.Alert{}, wrote: map[room]time.Time{},
+		open: map[room]int{}, full: map[room]bool{}, more: map[room]*task.Alert{}, wrote: map[room]time.Time{}, former: map[room]map[task.AlertKind]int{},
 	}
 }
 
 // load takes the alerts of the shard, in place of those that were known.
 func (s *shardAlerts) load(alerts []task.Alert, now time.Time) {
+	isFirst := s.loadedAt.IsZero()
 	s.isLoaded, s.loadedAt, s.adopts = true, now, true
 	for _, t := range s.tasks {
 		t.records = [kinds]*task.Alert{}
@@ -115,6 +120,9 @@ func (s *shardAlerts) load(alerts []task.Alert, now time.Time) {
 		a := &alerts[i]
 		if a.Kind == task.AlertMore {
 			s.more[room{a.Namespace, a.Receiver}] = a
+			if isFirst && a.IsOpen() {
+				s.former[room{a.Namespace, a.Receiver}] = a.More
+			}
 			continue
 		}
 
@@ -191,7 +199,9 @@ func (t *taskAlerts) namespace() string {
 // visit compares the rows of the shard with its alerts, and adds the tasks to read to a queue.
 func (s *shardAlerts) visit(now time.Time, line *queue) {
 	if s.Index.Watched() == 0 && len(s.tasks) == 0 {
-		s.notEvaluated = 0
+		s.notEvaluated, s.unjudged = 0, 0
+		s.forgetFormer(now)
+
 		return
 	}
 
@@ -209,10 +219,11 @@ func (s *shardAlerts) visit(now time.Time, line *queue) {
 	}
 
 	s.updateRooms()
-	s.notEvaluated = 0
+	s.notEvaluated, s.unjudged = 0, 0
 	v := eye{now: now, opened: s.Opened, first: map[deadlineKey]uint32{}}
 	s.Index.EachWatched(func(w *readmodel.WatchedRow) { s.visitRow(&v, w, ages, line) })
 	s.adopts = false
+	s.forgetFormer(now)
 
 	// Alerts whose tasks are gone, or are not watched any more.
 	for _, t := range s.tasks {
@@ -222,6 +233,14 @@ func (s *shardAlerts) visit(now time.Time, line *queue) {
 		if t.isIdle(now) {
 			delete(s.tasks, t.name)
 		}
+	}
+}
+
+// forgetFormer forgets what the former owner counted, when this one has judged all tasks, also those whose time passed before the
+// shard was opened.
+func (s *shardAlerts) forgetFormer(now time.Time) {
+	if s.unjudged == 0 && !now.Before(s.Opened.Add(alert.CatchUpTime)) {
+		clear(s.former)
 	}
 }
 
@@ -251,6 +270,10 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 		}
 	}
 
+	if t == nil && look == differs {
+		t = s.tasks[w.Row.Name]
+	}
+
 	switch {
 	case look == agrees:
 		w.Waiting, w.Unknown = 0, false
@@ -262,10 +285,14 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 		s.notEvaluated++
 	}
 
-	if look == differs {
-		if t == nil {
-			t = s.tasks[w.Row.Name]
+	// What has had no verdict for long may never get one. It counts as not evaluated, and nothing waits for it.
+	if look == unknown || look == differs && !t.isWaiting(v.now, w) {
+		if w.Waiting < maxUnknownMinutes {
+			s.unjudged++
 		}
+	}
+
+	if look == differs {
 		if t != nil {
 			t.seen = s.visits
 		}
