@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,8 +10,12 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
+	"github.com/carillonhq/carillon/pkg/internal/test/etcdhook"
 	"github.com/carillonhq/carillon/pkg/internal/test/listcheck"
 	"github.com/carillonhq/carillon/pkg/internal/test/mutant"
 	"github.com/carillonhq/carillon/pkg/internal/test/sim"
@@ -71,6 +76,8 @@ var (
 	selectedScenario   = scenario{"selected", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withSelectors}}
 	drainedScenario    = scenario{"drained", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 6, Shape: withSpread, Calls: []string{"cordon node", "trigger"}}}
 	replacedScenario   = scenario{"replaced", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withReplacements}}
+	alertingScenario   = scenario{"alerting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 3, Slots: 20, Shape: withAlerts, Calls: []string{"edit alerts", "dismiss all"}, WrapClient: delayAlerts}}
+	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
@@ -123,6 +130,14 @@ var detections = map[string]detection{
 	"exception-dropped":     {[]string{"G31"}, foldedScenario},
 	"span-over-a-hole":      {[]string{"G31"}, pausedScenario},
 	"conflicts-together":    {[]string{"G1", "G3", "G12"}, aloneScenario},
+
+	// Alerts.
+	"range-uncompared": {[]string{"G57"}, alertingScenario},
+	"dead-uncompared":  {[]string{"G57"}, alertingScenario},
+	"entry-uncompared": {[]string{"G57"}, alertingScenario},
+	"old-dead-run":     {[]string{"G57", "G58"}, alertingScenario},
+	"retry-closes":     {[]string{"G57"}, repeatingScenario},
+	"row-only":         {[]string{"G57"}, alertingScenario},
 
 	// Decisions.
 	"ledger-twice":      {[]string{"G31"}, foldedScenario},
@@ -204,6 +219,38 @@ func withLongRuns(s *task.Spec) {
 func withFailingRuns(s *task.Spec) {
 	*s = withShortRuns(*s)
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "10ms", "1"}}}
+}
+
+// withAlerts gives tasks runs that often fail, and alerts about that.
+func withAlerts(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Schedule, s.Alerts = task.Schedules{"*/3 * * * * *"}, &task.Alerts{}
+	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "300ms", sim.Flaky}}}
+}
+
+// delayAlerts delays the writes of alerts, so that something changes between the reading of a task and the write.
+func delayAlerts(_ string, c *clientv3.Client) {
+	c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if writesAlert(op) {
+			clock.Sleep(ctx, 1500*time.Millisecond)
+		}
+		return next(ctx, op)
+	})
+}
+
+// writesAlert reports whether an operation writes the alert of a task.
+func writesAlert(op clientv3.Op) bool {
+	if op.IsTxn() {
+		_, then, _ := op.Txn()
+		return slices.ContainsFunc(then, writesAlert)
+	}
+	return op.IsPut() && strings.Contains(string(op.KeyBytes()), "/alerts/0")
+}
+
+// withLongFailures gives tasks a failed run now and then. When one is repeated, that takes longer than an evaluation of alerts.
+func withLongFailures(s *task.Spec) {
+	withAlerts(s)
+	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/20 * * * * *"}, task.OverlapSkip, []string{"sim", "8s", "1"}
 }
 
 // withCrowds lets tasks have two runs at a time, which take longer than that.
