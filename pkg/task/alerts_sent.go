@@ -8,8 +8,10 @@ type AlertsSent struct {
 	// believe either, because a message about them failed.
 	Delivered AlertKeys `json:"delivered,omitempty"`
 	Uncertain AlertKeys `json:"uncertain,omitempty"`
-	// Horizon is a revision: alerts with an ID up to it count as delivered. 0: none. It is set when Delivered is full.
-	Horizon int64 `json:"horizon,omitempty"`
+	// Horizon and HorizonAt are a revision and a time: open alerts with an ID up to Horizon that have last opened by HorizonAt
+	// count as delivered unless they are in Uncertain. Horizon is set when Delivered is full; 0: none.
+	Horizon   int64 `json:"horizon,omitempty"`
+	HorizonAt Time  `json:"horizon_at,omitzero"`
 
 	Sending *AlertMessage  `json:"sending,omitempty"` // the message whose runs have not ended
 	Past    []AlertMessage `json:"past,omitempty"`    // the last messages that have ended, the newest first, each with only the alerts that it named
@@ -28,14 +30,17 @@ type AlertsSent struct {
 // AlertMessage is a message to a receiver: one run of it, with the difference that it told. A message with several runs has one
 // for each key: first for those of Closed, then for those of Opened.
 type AlertMessage struct {
-	Runs     []string  `json:"runs"`
-	Opened   AlertKeys `json:"opened,omitempty"`
-	Closed   AlertKeys `json:"closed,omitempty"`
-	Named    AlertKeys `json:"named,omitempty"`   // the alerts that its text names, at most 20, until it has ended
-	Horizon  int64     `json:"horizon,omitempty"` // open alerts with an ID up to it that are not in Opened were counted
-	Plain    bool      `json:"plain,omitempty"`   // without texts of tasks
-	Repeats  bool      `json:"repeats,omitempty"` // it also named what had been delivered before
-	Revision int64     `json:"revision"`          // the revision at which this was the difference
-	At       Time      `json:"at"`
-	Failed   bool      `json:"failed,omitempty"` // of a message that has ended
+	Runs   []string  `json:"runs"`
+	Opened AlertKeys `json:"opened,omitempty"`
+	Closed AlertKeys `json:"closed,omitempty"`
+	Named  AlertKeys `json:"named,omitempty"` // the alerts that its text names, at most 20, until it has ended
+	// Horizon and HorizonAt are those of AlertsSent for the alerts that were more than Opened may contain, and were only counted.
+	Horizon   int64 `json:"horizon,omitempty"`
+	HorizonAt Time  `json:"horizon_at,omitzero"`
+
+	Plain    bool  `json:"plain,omitempty"`   // without texts of tasks
+	Repeats  bool  `json:"repeats,omitempty"` // it also named what had been delivered before
+	Revision int64 `json:"revision"`          // the revision at which this was the difference
+	At       Time  `json:"at"`
+	Failed   bool  `json:"failed,omitempty"` // of a message that has ended
 }

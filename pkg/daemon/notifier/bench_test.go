@@ -37,7 +37,7 @@ func BenchmarkPass(b *testing.B) {
 
 	known := newKnown(keys, "c")
 	known.update(snapshot)
-	sent := task.AlertsSent{UID: "u", Horizon: 20_000}
+	sent := task.AlertsSent{UID: "u", Horizon: 20_000, HorizonAt: task.At(now)}
 	b.Run("next", func(b *testing.B) {
 		for b.Loop() {
 			known.update(snapshot)

@@ -87,7 +87,8 @@ type Decision struct {
 //     the receiver rejects blocks nothing.
 //   - An alert that has opened is told when it has been open for a while, unless it is silenced. One that has closed is told
 //     when it has been closed for a while, and at once if its record is gone.
-//   - If more alerts are delivered than the record may contain, older ones count as delivered by their IDs (AlertsSent.Horizon).
+//   - If more alerts are delivered than the record may contain, older ones count as delivered by their IDs and their last openings
+//     (AlertsSent.Horizon). Those that the receiver was not told of become uncertain then.
 func Diff(in *Input) Decision {
 	s := in.Sent
 	changed := false
@@ -117,7 +118,7 @@ func Diff(in *Input) Decision {
 
 	// Few are open again, so all of them can be in Delivered. Those that only counted as delivered are told once more.
 	if s.Horizon != 0 && open <= in.Limits.Keys/2 {
-		s.Horizon, changed = 0, true
+		s.Horizon, s.HorizonAt, changed = 0, task.Time{}, true
 	}
 
 	d := Decision{Sent: s, Write: changed}
@@ -144,10 +145,15 @@ func (d *Decision) writeMessage(in *Input, opened, closed, repeated []*Addressed
 		d.Runs = len(closed) + len(opened)
 	} else if n := in.Limits.Keys; len(opened) > n {
 		// The oldest ones are only counted.
+		told := sortedKeys(keysOf(opened))
 		for _, a := range opened[n:] {
-			m.Horizon = max(m.Horizon, a.Alert.ID)
+			m.Horizon, m.HorizonAt = raisedTo(m.Horizon, m.HorizonAt, a.Alert)
 		}
 		opened = opened[:n]
+
+		d.Sent.Uncertain = addUntold(in, d.Sent.Uncertain, m.Horizon, m.HorizonAt, func(a *Addressed) bool {
+			return hasKey(told, a.Key) || isDelivered(&d.Sent, a)
+		})
 	}
 
 	d.Opened, d.Closed, d.Repeated = keysOf(opened), keysOf(closed), keysOf(repeated)
@@ -162,7 +168,7 @@ const keepPast = 10
 
 // settle returns the record after the runs of its message have ended.
 func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent {
-	m := *s.Sending
+	m, before := *s.Sending, s
 	for i, ok := range in.Ended {
 		opened, closed := ofRun(&m, i)
 		if ok {
@@ -180,7 +186,7 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 		s.FailedInARow++
 	} else {
 		s.FailedInARow, s.FailingSince = 0, task.Time{}
-		s.Horizon = max(s.Horizon, m.Horizon)
+		s.Horizon, s.HorizonAt = max(s.Horizon, m.Horizon), laterOf(s.HorizonAt, m.HorizonAt)
 		if m.Repeats {
 			s.RepeatedAt = m.At
 		}
@@ -190,10 +196,20 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 	}
 
 	// The receiver was told of all that is left out of Delivered here, so it counts as delivered as long as it is open.
-	var left []uint64
+	told := s.Delivered
+	var left task.AlertKeys
 	s.Delivered, left = keepNewest(s.Delivered, ids, in.Limits.Keys)
-	for _, key := range left {
-		s.Horizon = max(s.Horizon, ids[key])
+	for i := range in.Alerts {
+		if a := &in.Alerts[i]; hasKey(left, a.Key) {
+			s.Horizon, s.HorizonAt = raisedTo(s.Horizon, s.HorizonAt, a.Alert)
+		}
+	}
+
+	// The horizon may have passed alerts that the receiver was not told of: they were silenced, or not yet due.
+	if s.Horizon != before.Horizon || s.HorizonAt != before.HorizonAt {
+		s.Uncertain = addUntold(in, s.Uncertain, s.Horizon, s.HorizonAt, func(a *Addressed) bool {
+			return hasKey(told, a.Key) || isDelivered(&before, a) || !m.Failed && isBelow(a.Alert, m.Horizon, m.HorizonAt)
+		})
 	}
 
 	s.Uncertain, _ = keepNewest(s.Uncertain, ids, in.Limits.Uncertain)
@@ -206,6 +222,41 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 	s.Sending = nil
 
 	return s
+}
+
+// isBelow reports whether an alert has an ID up to a horizon, and has last opened by its time.
+func isBelow(a *task.Alert, horizon int64, at task.Time) bool {
+	return a.ID <= horizon && !a.OpenedAt.After(at.Time)
+}
+
+// raisedTo returns the lowest horizon that is not below another one, and that has an alert below it.
+func raisedTo(horizon int64, at task.Time, a *task.Alert) (int64, task.Time) {
+	return max(horizon, a.ID), laterOf(at, a.OpenedAt)
+}
+
+func laterOf(a, b task.Time) task.Time {
+	if b.After(a.Time) {
+		return b
+	}
+	return a
+}
+
+// isDelivered reports whether the receiver knows that an open alert is open.
+func isDelivered(s *task.AlertsSent, a *Addressed) bool {
+	return (hasKey(s.Delivered, a.Key) || isBelow(a.Alert, s.Horizon, s.HorizonAt)) && !hasKey(s.Uncertain, a.Key)
+}
+
+// addUntold adds to the uncertain alerts those that are open and below a horizon, although the receiver was not told of them. An
+// alert that opens later is not below the horizon, because that has the time of an opening.
+func addUntold(in *Input, uncertain task.AlertKeys, horizon int64, at task.Time, isTold func(*Addressed) bool) task.AlertKeys {
+	var untold []uint64
+	for i := range in.Alerts {
+		if a := &in.Alerts[i]; a.Alert.IsOpen() && isBelow(a.Alert, horizon, at) && !isTold(a) {
+			untold = append(untold, a.Key)
+		}
+	}
+
+	return addKeys(uncertain, untold)
 }
 
 // ofRun returns what the i-th run of a message has told.
@@ -231,7 +282,7 @@ func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) 
 			continue
 		}
 
-		delivered := (hasKey(s.Delivered, a.Key) || a.Alert.ID <= s.Horizon) && !hasKey(s.Uncertain, a.Key)
+		delivered := isDelivered(s, a)
 		switch {
 		case !delivered && hasElapsed(a.Alert.OpenedAt, in.Receiver.For, in.Now):
 			opened = append(opened, a)
@@ -373,7 +424,7 @@ func removeKeys(set, gone task.AlertKeys) task.AlertKeys {
 }
 
 // keepNewest returns at most as many keys of a set, those with the highest IDs, and the others.
-func keepNewest(set task.AlertKeys, ids map[uint64]int64, most int) (kept task.AlertKeys, left []uint64) {
+func keepNewest(set task.AlertKeys, ids map[uint64]int64, most int) (kept, left task.AlertKeys) {
 	if len(set) <= most {
 		return set, nil
 	}
@@ -382,7 +433,7 @@ func keepNewest(set task.AlertKeys, ids map[uint64]int64, most int) (kept task.A
 		return cmp.Or(cmp.Compare(ids[b], ids[a]), cmp.Compare(a, b))
 	})
 
-	return sortedKeys(byID[:most]), byID[most:]
+	return sortedKeys(byID[:most]), sortedKeys(byID[most:])
 }
 
 // keysOf returns the keys of alerts in their order.

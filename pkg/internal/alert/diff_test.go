@@ -296,6 +296,34 @@ func TestDiff_NamesTheNewestOfVeryMany(t *testing.T) {
 	}
 }
 
+// What counts as delivered by its ID was told: not what was silenced, not yet due or closed at that time.
+func TestDiff_TellsWhatOpensBelowTheHorizon(t *testing.T) {
+	p := newPost(t)
+	p.in.Limits.Keys = 100
+	for i := range 150 {
+		p.open(fmt.Sprintf("old%03d", i))
+	}
+	p.alerts["old000"].Silenced = true
+	p.close("old001")
+	p.wait(9*time.Minute, true)
+	if p.in.Sent.Horizon != 50 {
+		t.Fatalf("horizon %d, want 50", p.in.Sent.Horizon)
+	}
+
+	p.log = nil
+	p.open("old001")
+	p.alerts["old000"].Silenced = false
+	p.wait(time.Minute, true)
+	p.expect("9m5s +old000")
+
+	// The receiver hears that one has closed, and that it has opened again.
+	p.close("old149")
+	p.wait(10*time.Minute, true)
+	p.open("old149")
+	p.wait(10*time.Minute, true)
+	p.expect("14m5s +old001", "19m5s -old149", "24m5s +old149")
+}
+
 func TestDiff_WrongClocksDelayNothing(t *testing.T) {
 	p := newPost(t)
 	p.open("a")

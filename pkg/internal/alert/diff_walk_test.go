@@ -35,7 +35,7 @@ var walkStart = time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
 var walkMutants = []string{
 	"uncompared", "two-snapshots", "two-outstanding", "receiver-uncompared", "delivered-without-run", "lost-is-success", "revision-as-key",
 	"silenced-is-delivered", "uncertain-cleared", "uncertain-forgotten", "failed-is-delivered", "poison-blocks", "close-forgotten",
-	"horizon-too-high", "new-among-many",
+	"horizon-too-high", "new-among-many", "reopened-below-horizon", "silenced-below-horizon",
 }
 
 // walkAlert is the record of an alert. at is the step of its last opening or closing.
@@ -62,6 +62,7 @@ type walkRun struct {
 	state          string // queued, ok, failed or gone
 	opened, closed task.AlertKeys
 	ids            map[uint64]int64 // of the opened alerts
+	counted        map[walkOpening]bool
 	plain          bool
 	receiver       int
 }
@@ -84,6 +85,12 @@ type walkIncident struct {
 	id  int64
 }
 
+// walkOpening is the opening of an alert at a step.
+type walkOpening struct {
+	key uint64
+	at  int
+}
+
 type walk struct {
 	rng    *rand.Rand
 	mutant string
@@ -96,8 +103,8 @@ type walk struct {
 	pending   []walkWrite
 	believed  map[uint64]bool
 	incidents map[walkIncident]bool
-	left      map[uint64]bool // what Delivered had no room for
-	counted   int64           // the highest ID of what was only counted
+	left      map[uint64]bool      // what Delivered had no room for
+	counted   map[walkOpening]bool // what delivered messages did not open, but counted
 	faults    []string
 }
 
@@ -120,7 +127,8 @@ func difference(s *walkState, sent *task.AlertsSent, now int) (opened, closed ma
 	for name, a := range s.alerts {
 		key := walkKey(name, a.uid)
 		byKey[key] = a
-		delivered := slices.Contains(sent.Delivered, key) || a.id <= sent.Horizon
+		opening := walkStart.Add(time.Duration(a.at) * walkStep)
+		delivered := slices.Contains(sent.Delivered, key) || a.id <= sent.Horizon && !opening.After(sent.HorizonAt.Time)
 		if a.open && now-a.at >= walkFor && !s.silenced[name] && (!delivered || slices.Contains(sent.Uncertain, key)) {
 			opened[key] = true
 		}
@@ -157,7 +165,7 @@ func (w *walk) changed(step int) { w.rev++; w.remember(step) }
 func runWalk(seed uint64, mutant string, each bool, keys int) []string {
 	w := &walk{
 		rng: rand.New(rand.NewPCG(seed, 1)), mutant: mutant, each: each, keys: keys, runs: map[string]*walkRun{},
-		believed: map[uint64]bool{}, incidents: map[walkIncident]bool{}, left: map[uint64]bool{},
+		believed: map[uint64]bool{}, incidents: map[walkIncident]bool{}, left: map[uint64]bool{}, counted: map[walkOpening]bool{},
 	}
 	w.alerts, w.silenced = map[int]walkAlert{}, map[int]bool{}
 	w.remember(0)
@@ -224,6 +232,7 @@ func (w *walk) changeAlerts(step int, quiet bool) {
 	case x < .225: // the receiver is deleted and created again
 		w.receiver++
 		clear(w.believed)
+		clear(w.counted)
 		clear(w.incidents)
 		w.changed(step)
 	case x < .23: // a task is deleted with its record
@@ -271,6 +280,9 @@ func (w *walk) endRun(quiet bool) bool {
 	switch {
 	case ok:
 		r.state = "ok"
+		if r.receiver == w.receiver {
+			maps.Copy(w.counted, r.counted)
+		}
 	case w.rng.IntN(2) == 0:
 		r.state = "failed"
 	default:
@@ -323,7 +335,7 @@ func (w *walk) lead(step int, quiet bool) {
 
 	d := w.decide(&in, settled, open)
 	if settled {
-		w.noteLeftOut(&before, &d.Sent, in.Ended, ids)
+		w.noteLeftOut(&before, &d.Sent, in.Ended)
 	}
 	if !d.Write {
 		return
@@ -332,7 +344,7 @@ func (w *walk) lead(step int, quiet bool) {
 	t := walkWrite{mod: before.Mod, receiver: s.receiver, sent: d.Sent, base: d.Sent, runs: map[string]walkRun{}, now: now}
 	t.base.Sending = nil
 	if d.Message {
-		w.addRuns(&t, &d, ids)
+		w.addRuns(&t, &d, ids, countedBy(&s, &t.base, now, d.Sent.Sending))
 	}
 
 	if !quiet && w.rng.Float64() < .25 {
@@ -372,7 +384,13 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 		}
 	case "horizon-too-high":
 		if d.Sent.Horizon > before.Horizon {
-			d.Sent.Horizon = in.Revision
+			d.Sent.Horizon, d.Sent.HorizonAt = in.Revision, task.At(in.Now)
+		}
+	case "reopened-below-horizon":
+		d.Sent.HorizonAt = task.At(in.Now)
+	case "silenced-below-horizon":
+		if d.Sent.Horizon > before.Horizon || d.Sent.HorizonAt.After(before.HorizonAt.Time) {
+			d.Sent.Uncertain = withoutSilenced(d.Sent.Uncertain, in.Alerts)
 		}
 	}
 
@@ -386,6 +404,10 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 
 	m := next.Sent.Sending
 	switch w.mutant {
+	case "silenced-below-horizon":
+		if m.Horizon != 0 {
+			next.Sent.Uncertain = withoutSilenced(next.Sent.Uncertain, in.Alerts)
+		}
 	case "poison-blocks":
 		m.Plain = false
 	case "close-forgotten":
@@ -406,8 +428,15 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 	return next
 }
 
+// withoutSilenced returns a set without the keys of silenced alerts.
+func withoutSilenced(set task.AlertKeys, alerts []Addressed) task.AlertKeys {
+	return slices.DeleteFunc(slices.Clone(set), func(key uint64) bool {
+		return slices.ContainsFunc(alerts, func(a Addressed) bool { return a.Key == key && a.Silenced })
+	})
+}
+
 // noteLeftOut notes which alerts the record has no room for after a message that has ended.
-func (w *walk) noteLeftOut(before, after *task.AlertsSent, ended []bool, ids map[uint64]int64) {
+func (w *walk) noteLeftOut(before, after *task.AlertsSent, ended []bool) {
 	told := before.Delivered
 	for i, ok := range ended {
 		if ok {
@@ -417,22 +446,36 @@ func (w *walk) noteLeftOut(before, after *task.AlertsSent, ended []bool, ids map
 	}
 	for _, key := range removeKeys(told, after.Delivered) {
 		w.left[key] = true
-		w.counted = max(w.counted, ids[key])
-	}
-	if !slices.Contains(ended, false) {
-		w.counted = max(w.counted, before.Sending.Horizon)
 	}
 }
 
+// countedBy returns the openings that a message counts, because they are more than it may open: those that the receiver has to be told
+// of, and that are not in the message.
+func countedBy(s *walkState, sent *task.AlertsSent, now int, m *task.AlertMessage) map[walkOpening]bool {
+	counted := map[walkOpening]bool{}
+	if m.Horizon == 0 {
+		return counted
+	}
+
+	opened, _ := difference(s, sent, now)
+	for name, a := range s.alerts {
+		if key := walkKey(name, a.uid); opened[key] && !slices.Contains(m.Opened, key) {
+			counted[walkOpening{key, a.at}] = true
+		}
+	}
+
+	return counted
+}
+
 // addRuns adds the runs of a message to a write.
-func (w *walk) addRuns(t *walkWrite, d *Decision, ids map[uint64]int64) {
+func (w *walk) addRuns(t *walkWrite, d *Decision, ids map[uint64]int64, counted map[walkOpening]bool) {
 	m := *d.Sent.Sending
 	for range d.Runs {
 		m.Runs = append(m.Runs, fmt.Sprintf("run-%d-%d", w.rng.Uint64(), len(m.Runs)))
 	}
 	for i, id := range m.Runs {
 		opened, closed := ofRun(&m, i)
-		r := walkRun{state: "queued", opened: opened, closed: closed, plain: m.Plain, receiver: t.receiver, ids: map[uint64]int64{}}
+		r := walkRun{state: "queued", opened: opened, closed: closed, plain: m.Plain, receiver: t.receiver, ids: map[uint64]int64{}, counted: counted}
 		if w.mutant == "revision-as-key" {
 			r.ids = ids
 		}
@@ -494,7 +537,7 @@ func (w *walk) judgeEnd() {
 		} else {
 			wantIncidents[walkIncident{key, 0}] = true
 		}
-		if counted := a.id <= min(w.sent.Horizon, w.counted); !w.believed[key] && !counted {
+		if counted := w.sent.Horizon != 0 && w.counted[walkOpening{key, a.at}]; !w.believed[key] && !counted {
 			w.fault("G60: the receiver does not know of task %d", name)
 		}
 	}
