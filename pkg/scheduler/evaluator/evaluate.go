@@ -342,7 +342,7 @@ func (v *evaluation) apply(now time.Time) {
 	t, s := v.task, v.job.shard
 	o := v.outcome()
 
-	t.readAt, t.alerts, t.ends = now, v.job.alerts, v.job.ends
+	t.readAt, t.alerts, t.ends, t.isJudged = now, v.job.alerts, v.job.ends, o.isJudged()
 	rests := true // the row says something else than the records
 
 	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {

@@ -355,7 +355,7 @@ func TestCountMore_KeepsWhatTheFormerOwnerCounted(t *testing.T) {
 	// It was read, and its row says something else than its records.
 	k := s.taskNamed("shop/a")
 	row := s.Index.Row(slot)
-	k.alerts, k.ends, k.readAgain = a, endsOf(&row), noon.Add(time.Hour)
+	k.alerts, k.ends, k.readAgain, k.isJudged = a, endsOf(&row), noon.Add(time.Hour), true
 	visit("all tasks are judged", alert.CatchUpTime+time.Minute, 1)
 
 	// Its own numbers may become smaller at once.

@@ -79,6 +79,7 @@ type taskAlerts struct {
 	ends      ends         // of the row at that time
 	readAt    time.Time    // zero: never
 	readAgain time.Time    // the task is not read before, unless its row changes
+	isJudged  bool         // all verdicts were known then, and written
 	seen      int64        // the last visit that found its row
 }
 
@@ -274,8 +275,12 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 		t = s.tasks[w.Row.Name]
 	}
 
+	// The records of a task may say something else than its row. For example, the row of a task that was paused after failures
+	// looks like that of one that a person has paused.
+	isJudged := look == differs && t.isWaiting(v.now, w) && t.isJudged
+
 	switch {
-	case look == agrees:
+	case look == agrees || isJudged:
 		w.Waiting, w.Unknown = 0, false
 	case ages && w.Waiting < 127:
 		w.Waiting++
@@ -286,10 +291,8 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 	}
 
 	// What has had no verdict for long may never get one. It counts as not evaluated, and nothing waits for it.
-	if look == unknown || look == differs && !t.isWaiting(v.now, w) {
-		if w.Waiting < maxUnknownMinutes {
-			s.unjudged++
-		}
+	if look != agrees && !isJudged && w.Waiting < maxUnknownMinutes {
+		s.unjudged++
 	}
 
 	if look == differs {

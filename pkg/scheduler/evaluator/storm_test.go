@@ -87,6 +87,62 @@ func (f *failingTasks) DeleteAlerts(context.Context, store.Fences, int, []task.A
 	panic("nothing is closed")
 }
 
+// pausedTask is a store with a task that was paused after failures and has never succeeded.
+type pausedTask struct {
+	failingTasks
+	entry   task.Entry
+	current []task.Alert
+}
+
+func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
+	r, err := p.failingTasks.ReadToEvaluate(ctx, refs)
+	r.Tasks[0].Entry, r.Tasks[0].Alerts = &p.entry, p.current
+
+	return r, err
+}
+
+func (p *pausedTask) AlertFactsAt(context.Context, record.Ref, int64, *store.AlertFacts) error {
+	return nil
+}
+
+func (p *pausedTask) PutAlert(_ context.Context, _ store.Fences, w *store.AlertWrite) (int64, error) {
+	a := w.Alert
+	a.ID, a.Mod = 101, 101
+	p.current = append(p.current, a)
+
+	return 101, nil
+}
+
+// The row of a task that was paused after failures looks as if its open alert had to close. Its records say that it stays, so the task
+// is evaluated.
+func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		created := task.At(time.Now())
+		time.Sleep(time.Hour)
+
+		a := &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Minute)}
+		p := &pausedTask{entry: task.Entry{
+			UID: "k3f9", Alerts: a, Schedule: task.Schedules{"* * * * *"}, From: created, Anchor: created,
+			Paused: true, Own: &task.Own{Pauses: []task.Pause{{By: task.PausedByFailures}}},
+		}}
+
+		s := Shard{Index: &readmodel.Index{}, Opened: created.Time}
+		s.Index.Put(readmodel.NoSlot, readmodel.Row{Name: "shop/paused", Flags: readmodel.History | readmodel.Failing | readmodel.Paused, Failures: 2}, readmodel.Details{}, a)
+		e := New(Config{Store: p, Shards: func() []Shard { return []Shard{s} }, Now: time.Now, MayWrite: func() error { return nil }, Logger: zap.NewNop()})
+		go e.Run(t.Context())
+
+		for minute := range 20 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := e.NotEvaluated(); n != 0 || len(p.current) != 1 || !p.current[0].IsOpen() {
+				t.Fatalf("after %d minutes, %d tasks are not evaluated; the alerts are %+v", minute+1, n, p.current)
+			}
+		}
+	})
+}
+
 // Ten thousand tasks fail at once. A lone one of another namespace does not wait for them, and all of them have an alert or are
 // counted within the time that G58 allows.
 //
