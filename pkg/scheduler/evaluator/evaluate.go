@@ -255,10 +255,13 @@ func (e *Evaluator) readFacts(ctx context.Context, v *evaluation, needs alert.Ne
 // decide decides what to write.
 func (v *evaluation) decide(now time.Time) {
 	v.evidence.Idle = v.isIdle()
+	uid, base := v.task.uid, v.task.base // of what was counted before
 
 	for i, kind := range alert.Kinds {
 		v.changes[i] = alert.Decide(&v.evidence, kind, v.task.records[i], v.verdicts[i], now)
-		v.task.counted &^= readmodel.AlertFlag(kind)
+		if !v.staysCounted(i, uid, base) {
+			v.task.counted &^= readmodel.AlertFlag(kind)
+		}
 
 		c := v.changes[i]
 		if c == nil || !c.Opens {
@@ -270,9 +273,33 @@ func (v *evaluation) decide(now time.Time) {
 		} else {
 			v.changes[i] = nil
 			v.task.counted |= readmodel.AlertFlag(kind)
-			v.task.receivers = c.Alert.Notify
+			v.task.receivers, v.task.uid = c.Alert.Notify, c.Alert.UID
+			if kind == task.AlertFailures {
+				v.task.base = c.Alert.Base
+			}
 		}
 	}
+}
+
+// staysCounted reports whether an expectation that was counted stays so: if an alert with a record would neither close nor be new. uid
+// and base are those of what was counted.
+func (v *evaluation) staysCounted(i int, uid string, base int64) bool {
+	if record := v.task.records[i]; record != nil && record.IsOpen() {
+		return false
+	}
+	if entry := v.evidence.Entry; entry != nil && entry.UID != uid {
+		return false
+	}
+
+	switch verdict := &v.verdicts[i]; verdict.State {
+	case alert.Unknown, alert.Undecided:
+		return true
+	case alert.Met:
+		// A failed run may have been started again. Then its end decides.
+		return alert.Kinds[i] == task.AlertFailures && verdict.Base <= base && !v.evidence.Idle
+	}
+
+	return false
 }
 
 // isIdle reports whether no run of the task was active or waiting at the revision of the evidence. Runs that wait are in the
@@ -413,7 +440,7 @@ func (v *evaluation) outcome() (o outcome) {
 		o.hasConflict = o.hasConflict || isConflict
 		o.isRefused = o.isRefused || err != nil && !isConflict
 		o.isUnknown = o.isUnknown || verdict.State == alert.Unknown
-		o.waits = o.waits || verdict.State == alert.Met && record != nil && record.IsOpen()
+		o.waits = o.waits || verdict.State == alert.Met && (record != nil && record.IsOpen() || v.task.counted.Has(readmodel.AlertFlag(alert.Kinds[i])))
 
 		if at := verdict.Next; !at.IsZero() && (o.next.IsZero() || at.Before(o.next)) {
 			o.next = at

@@ -10,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -321,6 +322,56 @@ func TestMoreAlert_CountsWhatHasNoRecord(t *testing.T) {
 	again := moreAlert(closed, r, three, noon.Add(2*time.Hour))
 	if again == nil || !again.IsOpen() || again.Openings != 2 || again.ID != 7 || again.Mod != 8 || len(again.Opened) != 1 {
 		t.Errorf("opened again: %+v", again)
+	}
+}
+
+// What is counted stays counted as long as an alert with a record would stay open.
+func TestDecide_KeepsWhatIsCounted(t *testing.T) {
+	t.Parallel()
+
+	const failures, by = 0, 2 // indexes in alert.Kinds
+	for name, c := range map[string]struct {
+		kind    int
+		verdict alert.Verdict
+		change  func(v *evaluation)
+		want    bool
+	}{
+		"a deadline is not due":         {kind: by, verdict: alert.Verdict{State: alert.Undecided}, want: true},
+		"fewer failures than it takes":  {kind: failures, verdict: alert.Verdict{State: alert.Undecided}, want: true},
+		"its records cannot be read":    {kind: failures, verdict: alert.Verdict{State: alert.Unknown}, want: true},
+		"a run may be under way":        {kind: failures, verdict: alert.Verdict{State: alert.Met, Base: 5}, change: func(v *evaluation) { v.reading.HasQueued = true }, want: true},
+		"dismissed":                     {kind: failures, verdict: alert.Verdict{State: alert.Met, Base: 5}},
+		"a success since":               {kind: failures, verdict: alert.Verdict{State: alert.Met, Base: 6}, change: func(v *evaluation) { v.reading.HasQueued = true }},
+		"a deadline is met":             {kind: by, verdict: alert.Verdict{State: alert.Met}, change: func(v *evaluation) { v.reading.HasQueued = true }},
+		"paused":                        {kind: by, verdict: alert.Verdict{State: alert.NotExpected}},
+		"created again":                 {kind: failures, verdict: alert.Verdict{State: alert.Undecided}, change: func(v *evaluation) { v.evidence.Entry.UID = "other" }},
+		"it has a record":               {kind: failures, verdict: alert.Verdict{State: alert.Undecided}, change: func(v *evaluation) { v.task.records[failures] = &task.Alert{UID: "k3f9"} }},
+		"not met, and there is room":    {kind: failures, verdict: alert.Verdict{State: alert.NotMet, Base: 5}},
+		"not met, and there is no room": {kind: failures, verdict: alert.Verdict{State: alert.NotMet, Base: 7}, change: func(v *evaluation) { v.job.shard.full[room{"shop", "ops/slack"}] = true }, want: true},
+	} {
+		s := newShard(noon)
+		a := &task.Alerts{Notify: []string{"ops/slack"}}
+		flag := readmodel.AlertFlag(alert.Kinds[c.kind])
+		v := &evaluation{
+			job: job{shard: s, name: "shop/a", slot: s.put(rowWith(func(*readmodel.Row) {}), a)}, reading: &store.TaskReading{},
+			task:     &taskAlerts{name: "shop/a", counted: flag, receivers: a.Notify, uid: "k3f9", base: 5},
+			evidence: alert.Evidence{Namespace: "shop", Task: "a", Entry: &task.Entry{UID: "k3f9", Alerts: a}},
+		}
+		v.verdicts[c.kind] = c.verdict
+		if c.change != nil {
+			c.change(v)
+		}
+
+		v.decide(noon)
+		if got := v.task.counted.Has(flag); got != c.want {
+			t.Errorf("%s: counted %t, want %t", name, got, c.want)
+		}
+		if waits := v.outcome().waits; waits != (c.want && c.verdict.State == alert.Met) {
+			t.Errorf("%s: it waits for the end of a run: %t", name, waits)
+		}
+		if v.task.counted != 0 && v.task.base != max(5, c.verdict.Base) {
+			t.Errorf("%s: the base is %d", name, v.task.base)
+		}
 	}
 }
 

@@ -74,6 +74,8 @@ type taskAlerts struct {
 	// counted has the flags of the expectations that are not met and have no open record, because there was no room.
 	counted   readmodel.Flags
 	receivers []string // of what is counted
+	uid       string   // of the task that is counted
+	base      int64    // Verdict.Base of the failures that are counted
 
 	alerts    *task.Alerts // what was expected when the task was read last
 	ends      ends         // of the row at that time
