@@ -129,8 +129,18 @@ type Alert struct {
 	Base         int64       `json:"base,omitempty"`
 	Acknowledged *AlertMark  `json:"acknowledged,omitempty" doc:"Who works on it. An acknowledged alert is not sent again while it stays open."`
 	Closed       *AlertClose `json:"closed,omitempty" doc:"Absent while the alert is open."`
+	// Former holds the alerts of former tasks of the name that closed shortly before this one opened, at most two, the newest last.
+	// Receivers have yet to be told of their closings. Answers of the API do not contain it.
+	Former []FormerAlert `json:"former,omitempty"`
 	// Mod is the mod revision of the record.
 	Mod int64 `json:"-"`
+}
+
+// FormerAlert is what is left of an alert whose record has been taken by an alert of another task with the same name.
+type FormerAlert struct {
+	UID    string     `json:"uid"`
+	Since  Time       `json:"since"`
+	Closed AlertClose `json:"closed"`
 }
 
 // AlertMark says who did something, and when.

@@ -23,7 +23,17 @@ type known struct {
 // knownAlert is an alert with its key, as receivers know it.
 type knownAlert struct {
 	task.Alert
-	key uint64
+	key    uint64
+	former []*knownAlert // those of former tasks, whose record it has taken
+}
+
+func newKnownAlert(cluster string, a task.Alert) *knownAlert {
+	known := &knownAlert{Alert: a, key: alert.KeyOf(cluster, &a).Short()}
+	for _, f := range alert.FormerOf(&a) {
+		known.former = append(known.former, newKnownAlert(cluster, f))
+	}
+
+	return known
 }
 
 func newKnown(keys record.Keys, cluster string) *known {
@@ -50,7 +60,7 @@ func (k *known) update(s kv.Snapshot) (unreadable int) {
 				unreadable++
 				continue
 			}
-			k.alerts[c.Key] = &knownAlert{a, alert.KeyOf(k.cluster, &a).Short()}
+			k.alerts[c.Key] = newKnownAlert(k.cluster, a)
 		} else if sent, ok := record.DecodeSent(k.keys, c.KV); ok {
 			k.sent[sent.Receiver] = sent
 		} else if silence, ok := record.DecodeSilence(k.keys, c.KV); ok {
@@ -70,12 +80,12 @@ func receiversOf(a *task.Alert) []string {
 	return a.Notify
 }
 
-// byReceiver returns the alerts of each receiver.
+// byReceiver returns the alerts of each receiver, with those of former tasks.
 func (k *known) byReceiver() map[string][]*knownAlert {
 	lists := map[string][]*knownAlert{}
 	for _, a := range k.alerts {
 		for _, name := range receiversOf(&a.Alert) {
-			lists[name] = append(lists[name], a)
+			lists[name] = append(append(lists[name], a), a.former...)
 		}
 	}
 

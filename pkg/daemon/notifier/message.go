@@ -86,6 +86,9 @@ func (p *pass) notAddressed(key uint64) *task.Alert {
 		p.byKey = make(map[uint64]*knownAlert, len(p.known.alerts))
 		for _, a := range p.known.alerts {
 			p.byKey[a.key] = a
+			for _, f := range a.former {
+				p.byKey[f.key] = f
+			}
 		}
 	}
 

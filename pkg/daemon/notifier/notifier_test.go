@@ -414,6 +414,55 @@ func TestNotifier_SendsWhatOpensAndCloses(t *testing.T) {
 	})
 }
 
+// An incident service knows an alert by its key. When another task of the name takes the record of the alert, the service is told that
+// the former one is closed.
+func TestNotifier_ResolvesTheAlertOfAFormerTask(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addTask(slack, func(t *task.Task) {
+			t.Receiver = &task.Receiver{From: []string{"shop"}}
+			t.Accept.Env = []string{"ALERT_KEY", "ALERT_ACTION", "ALERT_TITLE"}
+		})
+		w.addTask("shop/sync", func(*task.Task) {})
+		w.open("shop/sync", slack)
+		w.wait(16 * time.Second)
+		first := w.expectMessage(slack, []string{"shop/sync"}, nil)
+		former := w.keysOf([]string{"shop/sync"})
+		w.end(slack, task.Succeeded)
+
+		// The evaluator closes the alert, and opens that of the new task in the same record.
+		key := w.keys.Alert(w.refOf("shop/sync"), task.AlertFailures)
+		res, err := w.etcd.Get(w.Context(), key)
+		w.must(err)
+		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
+		w.must(err)
+		now := task.At(time.Now())
+		a.Former = []task.FormerAlert{{UID: a.UID, Since: a.Since, Closed: task.AlertClose{At: now, Why: task.AlertDeleted, By: "ann"}}}
+		a.UID, a.OpenedAt = w.addTask("shop/sync", func(*task.Task) {}).UID, now
+		w.put(key, record.EncodeAlert(a))
+
+		w.wait(2 * time.Minute)
+		second := w.expectMessage(slack, []string{"shop/sync"}, nil)
+		w.end(slack, task.Succeeded)
+		w.wait(6 * time.Minute)
+		m := w.sent(slack).Sending
+		third := w.queued(slack)
+		if third == nil || len(m.Opened) > 0 || !slices.Equal(m.Closed, former) {
+			w.Fatalf("the message is %+v", m)
+		}
+
+		if third.Env["ALERT_ACTION"] != "resolve" || third.Env["ALERT_KEY"] != first.Env["ALERT_KEY"] || second.Env["ALERT_KEY"] == first.Env["ALERT_KEY"] {
+			w.Errorf("the messages are %q, %q, %q", first.Env, second.Env, third.Env)
+		}
+		if !strings.Contains(third.Env["ALERT_TITLE"], "CLOSED shop/sync") {
+			w.Errorf("its title is %q", third.Env["ALERT_TITLE"])
+		}
+
+		w.end(slack, task.Succeeded)
+		w.wait(time.Hour)
+		w.expectNone(slack)
+	})
+}
+
 func TestNotifier_SendsPlainMessagesAfterAFailure(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)

@@ -11,6 +11,9 @@ import (
 // KeepClosed is how long a closed alert is kept. In this time it can open again, as the same alert.
 const KeepClosed = 2 * time.Hour
 
+// maxFormer is how many alerts of former tasks of its name an alert remembers.
+const maxFormer = 2
+
 // maxOpened is how many openings before the last one an alert remembers. Three within an hour show that it flaps.
 const maxOpened = 2
 
@@ -62,8 +65,13 @@ func (e *Evidence) open(kind task.AlertKind, current *task.Alert, v Verdict, now
 	}
 
 	a.ID, a.Mod = current.ID, current.Mod
+	a.Former = slices.DeleteFunc(slices.Clone(current.Former), func(f task.FormerAlert) bool { return now.Sub(f.Closed.At.Time) >= KeepClosed })
 	if current.UID == a.UID {
 		CountOpening(&a, current)
+	} else if current.UID != "" {
+		// The former alert has another key. Without it, an incident that a receiver has opened with that key would stay open.
+		a.Former = append(a.Former, task.FormerAlert{UID: current.UID, Since: current.Since, Closed: *current.Closed})
+		a.Former = a.Former[max(0, len(a.Former)-maxFormer):]
 	}
 
 	return &Change{Alert: a, Opens: true, Dead: v.Dead}
@@ -74,6 +82,19 @@ func CountOpening(a, current *task.Alert) {
 	a.Openings = current.Openings + 1
 	a.Opened = append(slices.Clone(current.Opened), current.OpenedAt)
 	a.Opened = a.Opened[max(0, len(a.Opened)-maxOpened):]
+}
+
+// FormerOf returns the alerts of former tasks whose record an alert has taken. All of them are closed.
+func FormerOf(a *task.Alert) []task.Alert {
+	list := make([]task.Alert, len(a.Former))
+	for i, f := range a.Former {
+		list[i] = task.Alert{
+			ID: a.ID, Mod: a.Mod, Namespace: a.Namespace, Task: a.Task, Kind: a.Kind, UID: f.UID,
+			Since: f.Since, OpenedAt: f.Since, Closed: &f.Closed, Notify: a.Notify, Labels: a.Labels,
+		}
+	}
+
+	return list
 }
 
 // closeMet returns the closing of an alert whose expectation is met, or nil if it has to wait. Without a success, there are no

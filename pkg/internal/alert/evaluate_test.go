@@ -218,9 +218,23 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 	}
 
 	// That of a former task of the name counts nothing.
-	former.UID = "other"
+	former.UID, former.Closed = "other", &task.AlertClose{At: task.At(berlin("2026-11-24 02:00:05")), Why: task.AlertDeleted, By: "ann"}
+	former.Former = []task.FormerAlert{
+		{UID: "long ago", Closed: task.AlertClose{At: task.At(berlin("2026-11-24 00:00:00"))}},
+		{UID: "dropped", Closed: task.AlertClose{At: task.At(berlin("2026-11-24 00:30:00"))}},
+		{UID: "kept", Closed: task.AlertClose{At: task.At(berlin("2026-11-24 00:40:00"))}},
+	}
 	if _, c, _ = f.judge(t, task.AlertFailures, &former, "2026-11-24 02:00:08"); c.Alert.Openings != 1 || c.Alert.Mod != 9 {
 		t.Errorf("after a former task: %+v", c.Alert)
+	}
+
+	// It is remembered with its key, until its receivers have been told.
+	wantFormer := []task.FormerAlert{former.Former[2], {UID: "other", Since: former.Since, Closed: *former.Closed}}
+	if !reflect.DeepEqual(c.Alert.Former, wantFormer) {
+		t.Errorf("it remembers %+v, want %+v", c.Alert.Former, wantFormer)
+	}
+	if list := FormerOf(&c.Alert); len(list) != 2 || KeyOf("c", &list[1]) != KeyOf("c", &former) || list[1].IsOpen() {
+		t.Errorf("the former alerts are %+v", list)
 	}
 
 	// Receivers and labels follow the task while the alert is open. The time and the numbers stay.

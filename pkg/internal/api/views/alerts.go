@@ -35,7 +35,7 @@ func (vi *Viewer) Alerts(ctx context.Context, list []task.Alert) ([]task.AlertSt
 		a := &list[i]
 		key := alert.KeyOf(vi.Cluster, a).Short()
 		views[i] = task.AlertStatus{Alert: *a, Name: a.Name(), Severity: a.Severity(), Receivers: []task.AlertReceiver{}}
-		views[i].ID, views[i].Base = 0, 0 // revisions say nothing to users
+		views[i].ID, views[i].Base, views[i].Former = 0, 0, nil // revisions say nothing to users
 		if a.IsOpen() {
 			views[i].Silence = read.silences.Find(a, now)
 		}
