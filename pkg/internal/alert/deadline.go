@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -75,11 +76,11 @@ func (e *Evidence) evaluateSuccessBy(s *schedule.Schedule, current *task.Alert, 
 			tick = d.before(current.Deadline.Time)
 		}
 
-		success, needs := e.successOf(tick)
+		success, isMet, needs := e.succeededSince(tick)
 		if needs.Any() {
 			return v, needs
 		}
-		if success != nil {
+		if isMet {
 			v.State, v.Success = Met, success
 		}
 	}
@@ -104,11 +105,11 @@ func (e *Evidence) evaluateDeadline(s *schedule.Schedule, d Deadlines, now time.
 		return v, Needs{}
 	}
 
-	success, needs := e.successOf(tick)
+	success, isMet, needs := e.succeededSince(tick)
 	switch {
 	case needs.Any():
 		return v, needs
-	case success != nil:
+	case isMet:
 		v.State, v.Success = Met, success
 		return v, Needs{}
 	}
@@ -125,9 +126,66 @@ func (e *Evidence) evaluateDeadline(s *schedule.Schedule, d Deadlines, now time.
 		return v, Needs{}
 	}
 
+	// Records that were deleted without being counted may have had a success. Then it is not known.
+	isWhole, needs := e.keepsAllSince(tick)
+	switch {
+	case needs.Any():
+		return v, needs
+	case !isWhole:
+		return Verdict{}, Needs{}
+	}
+
 	v.State, v.Since, v.Deadline, v.Run = NotMet, deadline, deadline, e.newestFailure()
 
 	return v, Needs{}
+}
+
+// succeededSince reports whether a run has succeeded whose tick is not before an instant, or that was asked for since then. The
+// ledger has what was trimmed from the history; then the run is nil.
+func (e *Evidence) succeededSince(tick time.Time) (success *task.Run, ok bool, needs Needs) {
+	success, needs = e.successOf(tick)
+	switch {
+	case needs.Any() || success != nil:
+		return success, success != nil, needs
+	case e.Ledger == nil:
+		return nil, false, Needs{Ledger: true}
+	}
+
+	return nil, !e.Ledger.LastTick.IsZero() && !e.Ledger.LastTick.Before(tick), Needs{}
+}
+
+// keepsAllSince reports whether each success of a run whose tick is not before an instant is in the history or in the ledger. The
+// ledger must have been read.
+func (e *Evidence) keepsAllSince(tick time.Time) (bool, Needs) {
+	l := e.Ledger
+	switch {
+	case !l.IsIncomplete && !tick.Before(l.CompleteSince) && l.MoreUntil.Before(tick):
+		return true, Needs{}
+	case e.Entry.History.Record == task.RecordFailures:
+		return false, Needs{}
+	}
+
+	// Runs that ended last are kept. So if the history still has a run that ended before the tick, it has all that ended since. The
+	// trimmer may keep the last success for longer than others, but then there is no later one.
+	var page []int
+	for i := len(e.Records) - 1; i >= max(0, len(e.Records)-maxPage); i-- {
+		r := &e.Records[i]
+		at, known := task.TimeOfRunID(r.ID)
+		switch {
+		case !known || !at.Before(tick):
+		case !r.IsRead:
+			page = append(page, i)
+		case r.Run != nil && !r.Run.EndedAt.IsZero() && r.Run.EndedAt.Before(tick):
+			return true, Needs{}
+		}
+	}
+
+	return false, Needs{Records: page}
+}
+
+// isExcuse reports whether a tick was skipped by a freeze or by a shadow, so that its run was not due.
+func isExcuse(s task.State, reason string) bool {
+	return s == task.Skipped && (reason == task.ReasonFrozen || reason == task.ReasonShadow)
 }
 
 // successOf returns a success of a run whose tick is not before an instant, or that was asked for since then. A run keeps
@@ -153,7 +211,8 @@ func (e *Evidence) successOf(tick time.Time) (*task.Run, Needs) {
 }
 
 // isDue reports whether a run of a tick was due. It was not if the tick is from before the time from which ticks are
-// expected, or was skipped by a freeze or by a shadow. If it was skipped because another run was active, or missed, it was.
+// expected, or was skipped by a freeze or by a shadow. If it was skipped because another run was active, or missed, it was. The
+// ledger must have been read.
 func (e *Evidence) isDue(tick, now time.Time) (bool, Needs) {
 	outcome, needs := e.outcomeOf(tick)
 	if needs.Any() {
@@ -161,8 +220,10 @@ func (e *Evidence) isDue(tick, now time.Time) (bool, Needs) {
 	}
 
 	if outcome != nil {
-		isExcused := outcome.State == task.Skipped && (outcome.Reason == task.ReasonFrozen || outcome.Reason == task.ReasonShadow)
-		return !isExcused, Needs{}
+		return !isExcuse(outcome.State, outcome.Reason), Needs{}
+	}
+	if slices.ContainsFunc(e.Ledger.Excused, func(l task.LedgerLine) bool { return !tick.Before(l.First.Time) && !tick.After(l.Last.Time) }) {
+		return false, Needs{}
 	}
 
 	// Without a record, the tick is undecided yet, or did not exist.

@@ -364,6 +364,12 @@ func (f *facts) frozen(z task.Freeze) *facts {
 	return f
 }
 
+// inLedger sets what the ledger says.
+func (f *facts) inLedger(l LedgerFacts) *facts {
+	f.ledger = l
+	return f
+}
+
 func TestEvaluate_SuccessBy(t *testing.T) {
 	t.Parallel()
 
@@ -414,6 +420,21 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"the day after":            {watched("30 2 * * *", task.Alerts{SuccessBy: "45 2 * * *"}), "2027-03-29 02:45:15", NotMet},
 		"a deadline in the fold":   {watched("0 1 * * *", task.Alerts{SuccessBy: "30 2 * * *"}).tick("2027-10-31 01:00:00", task.Succeeded, "2027-10-31 01:10:00"), "2027-10-31 04:00:00", Met},
 		"an expression that fails": {watched("0 1 * * *", task.Alerts{SuccessBy: "61 2 * * *"}), judged, Unknown},
+
+		// The success was trimmed from the history.
+		"succeeded, in the ledger":         {nightly().tick(today, task.Failed, "2026-11-24 05:00:00").inLedger(LedgerFacts{LastTick: berlin(today)}), judged, Met},
+		"the ledger has an older one":      {nightly().tick(today, task.Failed, "2026-11-24 05:00:00").inLedger(LedgerFacts{LastTick: berlin(yesterday)}), judged, NotMet},
+		"the ledger begins later":          {nightly().inLedger(LedgerFacts{CompleteSince: berlin("2026-11-24 03:00:01")}), judged, Unknown},
+		"the ledger begins with the tick":  {nightly().inLedger(LedgerFacts{CompleteSince: berlin(today)}), judged, NotMet},
+		"requests were only counted":       {by("@manual").inLedger(LedgerFacts{MoreUntil: berlin("2026-11-23 07:00:00")}), judged, Unknown},
+		"requests were counted before":     {by("@manual").inLedger(LedgerFacts{MoreUntil: berlin("2026-11-23 05:00:00")}), judged, NotMet},
+		"no ledger, and all is kept":       {nightly().tick(yesterday, task.Failed, "2026-11-23 05:00:00").tick(today, task.Failed, "2026-11-24 05:00:00").inLedger(LedgerFacts{IsIncomplete: true}), judged, NotMet},
+		"no ledger, and little is kept":    {nightly().tick(today, task.Failed, "2026-11-24 05:00:00").inLedger(LedgerFacts{IsIncomplete: true}), judged, Unknown},
+		"no ledger, and a long run before": {nightly().tick(yesterday, task.Failed, "2026-11-24 05:00:00").inLedger(LedgerFacts{IsIncomplete: true}), judged, Unknown},
+		"no ledger, and only failures are kept": {nightly().tick(yesterday, task.Failed, "2026-11-23 05:00:00").inLedger(LedgerFacts{IsIncomplete: true}).
+			change(func(e *task.Entry) { e.History.Record = task.RecordFailures }), judged, Unknown},
+		"frozen, in the ledger":        {nightly().inLedger(LedgerFacts{Excused: []task.LedgerLine{{First: task.At(berlin(yesterday)), Last: task.At(berlin(today))}}}), judged, Undecided},
+		"frozen before, in the ledger": {nightly().inLedger(LedgerFacts{Excused: []task.LedgerLine{{First: task.At(berlin(yesterday)), Last: task.At(berlin(yesterday))}}}), judged, NotMet},
 	} {
 		v, change, _ := c.facts.judge(t, task.AlertSuccessBy, nil, c.now)
 		if v.State != c.want || (change != nil) != (c.want == NotMet) {
@@ -442,6 +463,13 @@ func TestEvaluate_AnOpenDeadlineIsMetByALaterSuccess(t *testing.T) {
 	f.manual("2026-11-25 08:00:00", task.Succeeded, "2026-11-25 08:10:00")
 	if _, c, _ := f.judge(t, task.AlertSuccessBy, &open, "2026-11-25 09:00:00"); c == nil || c.Alert.Closed == nil || c.Alert.Closed.Why != task.AlertSucceeded || c.Alert.Closed.Run != f.ends[2].ID {
 		t.Errorf("%+v", c)
+	}
+
+	// So it does if its record was trimmed.
+	f.ends[2].State = task.Failed
+	f.ledger.LastTick = berlin("2026-11-25 08:00:00")
+	if _, c, _ := f.judge(t, task.AlertSuccessBy, &open, "2026-11-25 09:00:00"); c == nil || c.Alert.Closed == nil || c.Alert.Closed.Why != task.AlertSucceeded {
+		t.Errorf("with the success in the ledger: %+v", c)
 	}
 
 	// If the next deadline is missed, too, a success of the first tick does not close it.
@@ -513,5 +541,33 @@ func TestNewLedgerFacts_FindsTheLastSuccess(t *testing.T) {
 		if got := NewLedgerFacts(testUID, c.chunks).LastSuccess; !got.Equal(c.want) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
+	}
+
+	frozen := record(2*time.Hour, task.Skipped, false)
+	frozen.Run.Reason = task.ReasonFrozen
+	f := NewLedgerFacts(testUID, chunks(record(0, task.Succeeded, false), record(time.Hour, task.Succeeded, false), frozen, record(3*time.Hour, task.Failed, false)))
+	if !f.LastTick.Equal(tick.Add(time.Hour)) || f.IsIncomplete || !f.CompleteSince.IsZero() || len(f.Excused) != 1 || !f.Excused[0].First.Equal(tick.Add(2*time.Hour)) {
+		t.Errorf("of ticks: %+v", f)
+	}
+	if f := NewLedgerFacts(testUID, chunks(record(0, task.Succeeded, false), record(3*time.Hour, task.Succeeded, true))); !f.LastTick.Equal(tick.Add(3 * time.Hour)) {
+		t.Errorf("of a request: %+v", f)
+	}
+
+	// Many requests are only counted.
+	var requests []ledger.Record
+	for i := range 2000 {
+		requests = append(requests, record(time.Duration(i)*time.Minute, task.Succeeded, true))
+	}
+	if f := NewLedgerFacts(testUID, chunks(requests...)); f.MoreUntil.IsZero() {
+		t.Errorf("of many requests: %+v", f)
+	}
+
+	uncounted := ledger.NewUncounted(testUID, tick)
+	value, err := uncounted.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := NewLedgerFacts(testUID, [][]byte{value}); !f.IsIncomplete {
+		t.Errorf("of a task without ledger: %+v", f)
 	}
 }

@@ -59,6 +59,15 @@ type SpecFacts struct {
 // LedgerFacts is what an evaluation needs of a ledger.
 type LedgerFacts struct {
 	LastSuccess time.Time // when the last run in it that succeeded ended, about; zero: none is on record
+	LastTick    time.Time // the newest tick whose run succeeded, or when a run that succeeded was asked for
+
+	// CompleteSince is the tick from which on each run that has ended is in the history or in the ledger. If IsIncomplete is set,
+	// there is no such tick. Runs asked for up to MoreUntil may have succeeded without an entry of their own.
+	CompleteSince time.Time
+	IsIncomplete  bool
+	MoreUntil     time.Time
+
+	Excused []task.LedgerLine // ticks that were skipped by a freeze or by a shadow
 }
 
 // DeletedFacts is what an evaluation needs of the tombstone of a deleted task.
@@ -82,10 +91,23 @@ func (n *Needs) Add(m Needs) {
 // NewLedgerFacts reads the ledger of the task with a uid from the values of its chunks, in the order of their keys. A span
 // of ticks has only the mean of their durations, so the end of its last run is the tick and a little more than that.
 func NewLedgerFacts(uid string, chunks [][]byte) *LedgerFacts {
-	f := &LedgerFacts{}
+	f, book := &LedgerFacts{}, ledger.NewBook(uid, chunks)
 
-	for _, l := range ledger.NewBook(uid, chunks).Lines {
+	since, ok := book.CompleteSince(time.Time{})
+	f.CompleteSince, f.IsIncomplete = since, !ok
+
+	for _, l := range book.Lines {
 		at := l.Last.Time
+		switch {
+		case l.Kind == task.LedgerException && isExcuse(l.State, l.Reason):
+			f.Excused = append(f.Excused, l)
+			continue
+		case l.Kind == task.LedgerRequestedMore && l.Causes[string(task.Succeeded)] > 0:
+			f.MoreUntil = later(f.MoreUntil, at)
+			continue
+		}
+
+		tick := at
 		switch {
 		case l.Kind == task.LedgerSucceeded:
 			at = at.Add(time.Duration(l.MeanMS) * time.Millisecond * 11 / 10)
@@ -94,9 +116,7 @@ func NewLedgerFacts(uid string, chunks [][]byte) *LedgerFacts {
 			continue
 		}
 
-		if at.After(f.LastSuccess) {
-			f.LastSuccess = at
-		}
+		f.LastSuccess, f.LastTick = later(f.LastSuccess, at), later(f.LastTick, tick)
 	}
 
 	return f

@@ -75,8 +75,24 @@ func CheckSpec(spec *task.Spec, timing task.Timing, now time.Time) error {
 		return err
 	}
 
-	return checkDeadlines(a.SuccessBy, deadlines, ticks, now)
+	most, err := checkDeadlines(a.SuccessBy, deadlines, ticks, now)
+	if err != nil {
+		return err
+	}
+
+	// Without a ledger, only the history shows a success. keep_for keeps further runs.
+	h := spec.History
+	if least := most + spareKept; h.Ledger != nil && *h.Ledger == 0 && h.KeepFor == 0 && h.Keep < least {
+		return task.Invalid(task.CodeOutOfRange, "history.keep", "%d is less than %d: without a ledger (history.ledger: 0s), the runs since the previous deadline must be kept, "+
+			"and up to %d ticks lie between two deadlines of alerts.success_by", h.Keep, least, most)
+	}
+
+	return nil
 }
+
+// spareKept is how many runs a task without ledger keeps, at least, in addition to those between two deadlines: one may end between a
+// deadline and its judgement, and one may be requested.
+const spareKept = 2
 
 // checkVariables checks the variables of messages that a receiver accepts. One with another name would always be empty.
 func checkVariables(spec *task.Spec) error {
@@ -93,8 +109,8 @@ func checkVariables(spec *task.Spec) error {
 	return nil
 }
 
-// checkDeadlines checks that few ticks lie between two deadlines of the next month.
-func checkDeadlines(successBy string, deadlines, ticks *schedule.Schedule, now time.Time) error {
+// checkDeadlines checks that few ticks lie between two deadlines of the next month, and returns how many there are at most.
+func checkDeadlines(successBy string, deadlines, ticks *schedule.Schedule, now time.Time) (most int, err error) {
 	end := now.Add(deadlinesAhead)
 	last := now
 	for range maxDeadlines {
@@ -103,17 +119,20 @@ func checkDeadlines(successBy string, deadlines, ticks *schedule.Schedule, now t
 			deadline = end
 		}
 
-		if countTicks(ticks, last, deadline, maxTicksToDeadline) > maxTicksToDeadline {
-			return task.Invalid(task.CodeBadValue, "alerts.success_by", "%s: more than %d ticks lie between two deadlines, and only the newest one counts; use success_within",
+		n := countTicks(ticks, last, deadline, maxTicksToDeadline)
+		if n > maxTicksToDeadline {
+			return 0, task.Invalid(task.CodeBadValue, "alerts.success_by", "%s: more than %d ticks lie between two deadlines, and only the newest one counts; use success_within",
 				task.Quote(successBy), maxTicksToDeadline)
 		}
+
+		most = max(most, n)
 
 		if last = deadline; !last.Before(end) {
 			break
 		}
 	}
 
-	return nil
+	return most, nil
 }
 
 // countTicks returns how many ticks lie after one time, up to another, but at most one more than most.

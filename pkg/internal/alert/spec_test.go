@@ -22,6 +22,11 @@ func TestCheckSpec(t *testing.T) {
 	keep := func(d time.Duration) func(*task.Spec) {
 		return func(s *task.Spec) { s.History.KeepFor = task.Duration(d) }
 	}
+	withoutLedger := func(cron string, keep int, keepFor time.Duration) func(*task.Spec) {
+		return func(s *task.Spec) {
+			s.Alerts.SuccessBy, s.History.Ledger, s.History.Keep, s.History.KeepFor = cron, new(task.Duration), keep, task.Duration(keepFor)
+		}
+	}
 	receiver := func(names ...string) func(*task.Spec) {
 		return func(s *task.Spec) { s.Receiver, s.Alerts, s.Accept.Env = &task.Receiver{}, nil, names }
 	}
@@ -48,6 +53,11 @@ func TestCheckSpec(t *testing.T) {
 		{"0 3 * * *", by("@at 2027-01-01T00:00:00Z"), "is not a cron expression"},
 		{"0 3 * * *", by("H 6 * * *"), "alerts.success_by: "},
 		{"0 3 * * *", by("0 6 31 2 *"), "alerts.success_by: "},
+
+		{"0 */3 * * *", withoutLedger("0 6 * * *", 10, 0), ""},
+		{"0 */3 * * *", withoutLedger("0 6 * * *", 9, 0), "history.keep: 9 is less than 10: without a ledger (history.ledger: 0s), the runs since the previous deadline must be kept, and up to 8 ticks lie"},
+		{"0 */3 * * *", withoutLedger("0 6 * * *", 1, 48*time.Hour), ""},
+		{"* * * * *", withoutLedger("* * * * *", 1, 0), "history.keep: 1 is less than 3"},
 
 		{"0 * * * *", keep(20 * 24 * time.Hour), ""},
 		{"0 * * * *", keep(21 * 24 * time.Hour), "history.keep_for: 504h: more than 500 ticks fall into this time"},
