@@ -559,20 +559,17 @@ var walkKinds = []struct {
 	keys int
 }{{"one run", false, 1 << 20}, {"a run for each", true, 1 << 20}, {"little room", false, 2}}
 
-// walks returns how many walks of each kind a test makes.
-func walks() uint64 {
-	if testing.Short() {
-		return 30
-	}
-	return 100
-}
-
 // Verifies: G59, G60
 func TestDiff_TellsReceiversWhatIsOpen(t *testing.T) {
+	walks := uint64(100) // of each kind
+	if testing.Short() {
+		walks = 20
+	}
+
 	for _, kind := range walkKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range walks() {
+			for seed := range walks {
 				if faults := runWalk(seed, "", kind.each, kind.keys); faults != nil {
 					t.Fatalf("seed %d: %q", seed, faults)
 				}
