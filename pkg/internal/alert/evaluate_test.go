@@ -401,6 +401,10 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"resumed after the tick": {nightly().change(func(e *task.Entry) {
 			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}}}
 		}), judged, Undecided},
+		"resumed, and paused after failures": {nightly().change(func(e *task.Entry) {
+			e.Paused = true
+			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}, {By: task.PausedByFailures}}}
+		}), judged, Undecided},
 		"paused":                             {nightly().change(func(e *task.Entry) { e.Paused = true }), judged, NotExpected},
 		"no tick on a Tuesday":               {by("0 3 * * 1"), judged, Undecided},
 		"several ticks, the last failed":     {by("0 1-4 * * *").tick(today, task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Failed, "2026-11-24 04:10:00"), judged, NotMet},

@@ -191,16 +191,21 @@ func (e *Evidence) pauseOf(now time.Time) (p task.Pause, ok bool) {
 	return *current, true
 }
 
-// graceUntil returns the time from which a success can be expected: the end of the last pause, and of the last freeze of
-// the namespace.
+// graceUntil returns the time from which a success can be expected: the end of the last pause by a person, and of the last freeze
+// of the namespace.
 func (e *Evidence) graceUntil(now time.Time) (since time.Time) {
-	if own := e.Entry.Own; own != nil && len(own.Pauses) > 0 {
-		p := own.Pauses[len(own.Pauses)-1]
-		if p.By != task.PausedByFailures && p.Over(now) {
+	if own := e.Entry.Own; own != nil {
+		for _, p := range slices.Backward(own.Pauses) {
+			if p.By == task.PausedByFailures || !p.Over(now) {
+				continue
+			}
+
 			since = p.Until.Time
 			if !p.Ended.IsZero() {
 				since = p.Ended.Time
 			}
+
+			break
 		}
 	}
 
