@@ -33,6 +33,8 @@ func Decide(e *Evidence, kind task.AlertKind, current *task.Alert, v Verdict, no
 	isFormer := isOpen && e.Entry != nil && current.UID != e.Entry.UID
 
 	switch {
+	case isUnreadable(current):
+		return nil
 	case isFormer:
 		// The task was deleted and created again. The next evaluation judges the new one.
 		return closed(current, now, task.AlertClose{Why: task.AlertDeleted})

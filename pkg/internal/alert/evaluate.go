@@ -69,6 +69,9 @@ const (
 // The verdict holds at the revision of the evidence. now must not be before the times in the records that a trusted clock has
 // written.
 func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Time) (v Verdict, needs Needs) {
+	if isUnreadable(current) {
+		return Verdict{}, Needs{}
+	}
 	if e.Entry != nil && current != nil && current.UID != e.Entry.UID {
 		current = nil // it is about a former task of the name
 	}
@@ -105,6 +108,10 @@ func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Ti
 
 	return v, needs
 }
+
+// isUnreadable reports whether a record exists and cannot be read: only its key is known. A later version may have written it, so it is
+// not replaced.
+func isUnreadable(current *task.Alert) bool { return current != nil && current.UID == "" }
 
 // isExpected reports whether a task has an expectation of a kind.
 func isExpected(a *task.Alerts, kind task.AlertKind) bool {

@@ -290,6 +290,12 @@ func TestDecide_ClosesWithTheReason(t *testing.T) {
 		t.Errorf("of a former task: %+v", c)
 	}
 
+	// A record of the alert that cannot be read stays as it is.
+	unreadable := task.Alert{Namespace: "shop", Task: "sync", Kind: task.AlertFailures, Mod: 9}
+	if v, c, _ := failed().judge(t, task.AlertFailures, &unreadable, "2026-11-24 03:00:00"); v.State != Unknown || c != nil {
+		t.Errorf("of an unreadable alert: %+v, %+v", v, c)
+	}
+
 	// An entry that cannot be read says nothing.
 	e = &Evidence{Unreadable: true}
 	v, _ = Evaluate(e, task.AlertFailures, &open, berlin("2026-11-24 03:00:00"))
