@@ -73,18 +73,20 @@ func (f *ReceiverFacts) Status(a *task.Alert, key uint64, now time.Time) task.Al
 
 	_, uncertain := slices.BinarySearch(s.Uncertain, key)
 	_, delivered := slices.BinarySearch(s.Delivered, key)
-	delivered = delivered || s.Horizon > 0 && a.ID <= s.Horizon
+	delivered = delivered || s.Horizon > 0 && isBelow(a, s.Horizon, s.HorizonAt)
+	// Without a failed message, an uncertain alert is one that was silenced or not due when the horizon passed it.
+	hasFailed := len(s.Past) > 0 && s.Past[0].Failed
 
 	switch {
 	case s.Sending != nil && contains(s.Sending):
 		r.State, r.Run, r.At = task.ReceiverSending, firstRun(s.Sending), s.Sending.At
-	case uncertain:
+	case uncertain && hasFailed:
 		r.State = task.ReceiverFailed
 		mention(true)
-	case a.IsOpen() && delivered:
+	case a.IsOpen() && delivered && !uncertain:
 		r.State = task.ReceiverNotified
 		mention(false)
-	case a.IsOpen() || delivered: // of a closed alert: the receiver still takes it for open
+	case a.IsOpen() || delivered || uncertain: // of a closed alert: the receiver still takes it for open
 		r.State = task.ReceiverWaiting
 	default:
 		r.State = task.ReceiverSettled

@@ -15,6 +15,8 @@ func TestReceiverFacts_Status(t *testing.T) {
 	const key = 7
 
 	open := task.Alert{Namespace: "shop", Task: "sync", Kind: task.AlertFailures, ID: 40}
+	before, reopened := task.At(now.Add(-time.Hour)), open
+	reopened.OpenedAt = at
 	closed := open
 	closed.Closed = &task.AlertClose{At: at, Why: task.AlertSucceeded}
 
@@ -46,13 +48,16 @@ func TestReceiverFacts_Status(t *testing.T) {
 		facts ReceiverFacts
 		want  task.AlertReceiver
 	}{
-		"nothing was sent":       {open, ReceiverFacts{Entry: entry(nil)}, task.AlertReceiver{State: task.ReceiverWaiting}},
-		"it is under way":        {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Sending: &sending}}, task.AlertReceiver{State: task.ReceiverSending, Run: "r1", At: at}},
-		"another is under way":   {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Sending: &newest}}, task.AlertReceiver{State: task.ReceiverWaiting}},
-		"notified before others": {open, ReceiverFacts{Entry: entry(nil), Sent: knows(newest, told)}, task.AlertReceiver{State: task.ReceiverNotified, Run: "r1", At: at}},
-		"notified long ago":      {open, ReceiverFacts{Entry: entry(nil), Sent: knows(newest)}, task.AlertReceiver{State: task.ReceiverNotified}},
-		"below the horizon":      {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 40}}, task.AlertReceiver{State: task.ReceiverNotified}},
-		"above the horizon":      {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 39}}, task.AlertReceiver{State: task.ReceiverWaiting}},
+		"nothing was sent":               {open, ReceiverFacts{Entry: entry(nil)}, task.AlertReceiver{State: task.ReceiverWaiting}},
+		"it is under way":                {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Sending: &sending}}, task.AlertReceiver{State: task.ReceiverSending, Run: "r1", At: at}},
+		"another is under way":           {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Sending: &newest}}, task.AlertReceiver{State: task.ReceiverWaiting}},
+		"notified before others":         {open, ReceiverFacts{Entry: entry(nil), Sent: knows(newest, told)}, task.AlertReceiver{State: task.ReceiverNotified, Run: "r1", At: at}},
+		"notified long ago":              {open, ReceiverFacts{Entry: entry(nil), Sent: knows(newest)}, task.AlertReceiver{State: task.ReceiverNotified}},
+		"below the horizon":              {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 40}}, task.AlertReceiver{State: task.ReceiverNotified}},
+		"above the horizon":              {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 39}}, task.AlertReceiver{State: task.ReceiverWaiting}},
+		"opened again since the horizon": {reopened, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 40, HorizonAt: before}}, task.AlertReceiver{State: task.ReceiverWaiting}},
+		"silenced at the horizon": {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Horizon: 40, Uncertain: task.AlertKeys{key}, Past: []task.AlertMessage{newest}}},
+			task.AlertReceiver{State: task.ReceiverWaiting}},
 		"it failed after it was notified": {open, ReceiverFacts{Entry: entry(nil), Sent: &task.AlertsSent{UID: "u", Delivered: task.AlertKeys{key}, Uncertain: task.AlertKeys{key}, Past: []task.AlertMessage{failed, told}}},
 			task.AlertReceiver{State: task.ReceiverFailed, Run: "r1", At: at}},
 		"another task had the name": {open, ReceiverFacts{Entry: entry(func(e *task.Entry) { e.UID = "v" }), Sent: knows(told)}, task.AlertReceiver{State: task.ReceiverWaiting}},
