@@ -24,17 +24,28 @@ type AlertPage struct {
 	Limit      int
 }
 
-// alertsOfRange is how many alerts ListAlerts reads of a range at a time. A request has up to 100 ranges, so it returns at most 5,000
-// alerts of less than a kilobyte.
-const alertsOfRange = 50
+const (
+	// alertsOfRange is how many alerts ListAlerts reads of a range at a time. A request has up to 100 ranges, so it returns at most
+	// 5,000 alerts of less than a kilobyte. Of the only range, it reads up to alertsAtOnce.
+	alertsOfRange = 50
+	alertsAtOnce  = 2000
+	// maxAlertRanges is up to how many ranges ListAlerts reads. If there were more, it reads the alerts of all namespaces.
+	maxAlertRanges = 1000
+)
 
 // ListAlerts lists a page of alerts, open and closed ones, in the order of their keys: by shard, namespace and task. next is
 // the After of the next page, "" after the last one. A record that cannot be read has only what its key says.
 //
-// It reads key ranges of etcd, and needs no owner of a shard: when nodes are lost, the list is as complete as before. For some namespaces, it
-// reads a range for each shard and namespace, nearly all of which are empty, and nothing of other namespaces.
+// It reads key ranges of etcd, and needs no owner of a shard: when nodes are lost, the list is as complete as before. For a few namespaces, it
+// reads a range for each shard and namespace, nearly all of which are empty, and nothing of other namespaces. For many, these would be
+// thousands of requests. Then it reads the alerts of all namespaces, which are few compared with tasks, and drops those of others.
 func (s Alerts) ListAlerts(ctx context.Context, p AlertPage) (list []task.Alert, next string, err error) {
-	ranges := s.alertRanges(p)
+	ranges, areFiltered := s.alertRanges(p)
+	wanted := map[string]bool{}
+	for _, ns := range p.Namespaces {
+		wanted[ns] = true
+	}
+
 	if p.After != "" {
 		after := s.keys.Alerts() + p.After
 		ranges = slices.DeleteFunc(ranges, func(r keyRange) bool { return r.end <= after })
@@ -48,9 +59,17 @@ func (s Alerts) ListAlerts(ctx context.Context, p AlertPage) (list []task.Alert,
 	var found []*mvccpb.KeyValue
 	for len(ranges) > 0 && len(found) <= p.Limit {
 		some := ranges[:min(len(ranges), 100)]
+		limit := alertsAtOnce
+		if len(some) > 1 {
+			limit = alertsOfRange
+		}
+		if !areFiltered {
+			limit = min(limit, p.Limit+1)
+		}
+
 		ops := make([]clientv3.Op, len(some))
 		for i, r := range some {
-			ops[i] = clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithRev(rev), clientv3.WithLimit(int64(min(alertsOfRange, p.Limit+1))))
+			ops[i] = clientv3.OpGet(r.from, clientv3.WithRange(r.end), clientv3.WithRev(rev), clientv3.WithLimit(int64(limit)))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -63,7 +82,11 @@ func (s Alerts) ListAlerts(ctx context.Context, p AlertPage) (list []task.Alert,
 		read := 0
 		for _, answer := range res.Responses {
 			r := answer.GetResponseRange()
-			found = append(found, r.Kvs...)
+			for _, e := range r.Kvs {
+				if a, _, ok := s.keys.ParseAlert(string(e.Key)); !areFiltered || ok && (a.Kind == task.AlertCluster || wanted[a.Namespace]) {
+					found = append(found, e)
+				}
+			}
 			if r.More {
 				some[read].from = keyAfter(r.Kvs)
 				break
@@ -81,17 +104,19 @@ func (s Alerts) ListAlerts(ctx context.Context, p AlertPage) (list []task.Alert,
 	return s.decodeAlerts(found), next, nil
 }
 
-// alertRanges returns the ranges of the alerts of a list, in the order of their keys.
-func (s Alerts) alertRanges(p AlertPage) []keyRange {
+// alertRanges returns the ranges of the alerts of a list, in the order of their keys. If areFiltered is set, they also contain alerts of
+// other namespaces.
+func (s Alerts) alertRanges(p AlertPage) (ranges []keyRange, areFiltered bool) {
 	// The alerts of all shards, and then those about the cluster, are the first keys below alerts/.
 	cluster := keyRange{s.keys.ClusterAlerts(), clientv3.GetPrefixRangeEnd(s.keys.ClusterAlerts())}
-	if p.Namespaces == nil {
+	areFiltered = p.Namespaces != nil && p.Shards*len(p.Namespaces) > maxAlertRanges
+	if p.Namespaces == nil || areFiltered {
 		all := keyRange{s.keys.Alerts(), cluster.from}
 		if p.Cluster {
 			all.end = cluster.end
 		}
 
-		return []keyRange{all}
+		return []keyRange{all}, areFiltered
 	}
 
 	namespaces := slices.Clone(p.Namespaces)
@@ -107,7 +132,7 @@ func (s Alerts) alertRanges(p AlertPage) []keyRange {
 	}
 	slices.Sort(shards)
 
-	ranges := make([]keyRange, 0, len(shards)*len(namespaces)+1)
+	ranges = make([]keyRange, 0, len(shards)*len(namespaces)+1)
 	for _, shard := range shards {
 		for _, ns := range namespaces {
 			ranges = append(ranges, keyRange{shard + ns, clientv3.GetPrefixRangeEnd(shard + ns)})
@@ -117,7 +142,7 @@ func (s Alerts) alertRanges(p AlertPage) []keyRange {
 		ranges = append(ranges, cluster)
 	}
 
-	return ranges
+	return ranges, false
 }
 
 // AlertsOf returns the alerts of a task, open and closed ones.

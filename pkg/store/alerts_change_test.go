@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -32,9 +33,15 @@ func alertNames(list []task.Alert) []string {
 }
 
 // listAlerts reads all pages of a list.
-func (w *world) listAlerts(limit int, cluster bool, namespaces []string) (list []task.Alert) {
+func (w *world) listAlerts(limit int, cluster bool, namespaces []string) []task.Alert {
 	w.Helper()
-	p := store.AlertPage{Shards: 8, Namespaces: namespaces, Cluster: cluster, Limit: limit}
+	return w.listAllAlerts(store.AlertPage{Shards: 8, Namespaces: namespaces, Cluster: cluster, Limit: limit})
+}
+
+// listAllAlerts reads a page of a list, and all that follow it.
+func (w *world) listAllAlerts(p store.AlertPage) (list []task.Alert) {
+	w.Helper()
+	limit := p.Limit
 	for range 1000 {
 		page, next, err := w.ListAlerts(w.Context(), p)
 		ok(w.T, err)
@@ -102,6 +109,51 @@ func TestListAlerts_HasEachAlertOnce(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("%v in pages of %d, of the cluster: %t: %d alerts, want %d", c.namespaces, limit, cluster, len(got), len(want))
 				}
+			}
+		}
+	}
+}
+
+// A caller with many namespaces reads few keys, and not a range of each shard and namespace.
+func TestListAlerts_ReadsManyRangesInFewRequests(t *testing.T) {
+	w := newWorld(t)
+	var want []string
+	for i, ns := range []string{"a", "b", "n07"} {
+		for n := range 30 {
+			r := record.Ref{Namespace: ns, Name: fmt.Sprintf("t%02d", n), Shard: n*100 + i}
+			w.putAlert(r, task.AlertFailures)
+			if ns != "b" {
+				want = append(want, r.String()+":failures")
+			}
+		}
+	}
+	w.put(w.keys.AlertsMore(3, "a", "ops/slack"), `{"more":{"failures":9}}`)
+	w.put(w.keys.AlertsMore(3, "b", "ops/slack"), `{"more":{"failures":9}}`)
+	w.put(w.keys.ClusterAlert("not_evaluated"), `{"text":"3 tasks"}`)
+	want = append(want, "a/~more:ops/slack")
+
+	namespaces := []string{"a"}
+	for i := range 49 {
+		namespaces = append(namespaces, fmt.Sprintf("n%02d", i))
+	}
+	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: shared.Endpoints()})
+	ok(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	counting := &countingKV{KV: c.KV}
+	c.KV = counting
+	w.Store = store.New(c, kv.Direct(c), w.keys)
+
+	for _, cluster := range []bool{false, true} {
+		if cluster {
+			want = append(want, "cluster:not_evaluated")
+		}
+		slices.Sort(want)
+		for _, limit := range []int{7, 1000} {
+			counting.requests = 0
+			got := alertNames(w.listAllAlerts(store.AlertPage{Shards: 4096, Namespaces: namespaces, Cluster: cluster, Limit: limit}))
+			slices.Sort(got)
+			if pages := len(want)/limit + 1; !slices.Equal(got, want) || counting.requests > pages {
+				t.Errorf("in pages of %d, of the cluster: %t: %d alerts, want %d; %d requests, want at most %d", limit, cluster, len(got), len(want), counting.requests, pages)
 			}
 		}
 	}
