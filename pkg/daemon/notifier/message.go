@@ -43,12 +43,30 @@ func (p *pass) newMessage(ctx context.Context, r *store.Receiver, in *alert.Inpu
 	}
 	m.Opened, m.Closed, m.Repeated = itemsOf(d.Opened), itemsOf(d.Closed), itemsOf(d.Repeated)
 
+	for _, item := range m.Named() {
+		item.Alert.Notify = p.notified(&item.Alert)
+	}
+
 	// A plain message says nothing about tasks but their names.
 	if m.Plain {
 		return m, nil
 	}
 
 	return m, p.readItems(ctx, m.Named())
+}
+
+// notified returns the receivers of an alert that get messages about it now. A message names them.
+func (p *pass) notified(a *task.Alert) []string {
+	return slices.DeleteFunc(slices.Clone(a.Notify), func(name string) bool {
+		i := slices.IndexFunc(p.receivers, func(r store.Receiver) bool { return r.Ref.String() == name })
+		if i < 0 {
+			return true
+		}
+
+		facts := p.factsOf(&p.receivers[i])
+
+		return facts.Block(a.Namespace, p.now) != nil
+	})
 }
 
 // countFor counts the alerts that are open for the receiver of a message.

@@ -368,7 +368,7 @@ func (p *pass) serve(ctx context.Context, r *store.Receiver) error {
 		return p.dropReceiver(ctx, r, &sent)
 	}
 
-	facts := alert.ReceiverFacts{Name: name, Entry: &r.Entry, Freeze: p.freezes.Of(r.Ref.Namespace)}
+	facts := p.factsOf(r)
 	held := facts.Block("", p.now)
 	in := alert.Input{
 		Limits: alert.DefaultLimits(), Now: p.now, Revision: p.known.snapshot.Revision, Sent: sent,
@@ -395,6 +395,11 @@ func (p *pass) serve(ctx context.Context, r *store.Receiver) error {
 	p.noteTrouble(name, held, forbidden, &sent, &d)
 
 	return p.writeDecision(ctx, r, &in, &d)
+}
+
+// factsOf returns what decides whether a receiver gets messages.
+func (p *pass) factsOf(r *store.Receiver) alert.ReceiverFacts {
+	return alert.ReceiverFacts{Name: r.Ref.String(), Entry: &r.Entry, Freeze: p.freezes.Of(r.Ref.Namespace)}
 }
 
 // dropReceiver deletes what was sent to a task that does not exist any more, or is no receiver.

@@ -463,6 +463,23 @@ func TestNotifier_ResolvesTheAlertOfAFormerTask(t *testing.T) {
 	})
 }
 
+func TestNotifier_NamesOnlyReceiversThatGetMessages(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, name := range []string{slack, "ops/pager", "ops/paused"} {
+			w.addReceiver(name)
+		}
+		w.edit("ops/paused", func(t *task.Task) { t.Paused = true })
+		w.addTask("ops/other", func(t *task.Task) { t.Receiver = &task.Receiver{From: []string{"web"}} })
+
+		w.open("shop/sync", slack, "ops/none", "ops/other", "ops/pager", "ops/paused")
+		w.wait(16 * time.Second)
+		run := w.expectMessage(slack, []string{"shop/sync"}, nil)
+		if text := run.Env["ALERT_TEXT"]; !strings.HasSuffix(text, "also notified: ops/pager") {
+			w.Errorf("the message is %q", text)
+		}
+	})
+}
+
 func TestNotifier_SendsPlainMessagesAfterAFailure(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)
