@@ -340,6 +340,40 @@ func TestAlerts_WithoutRoomAreCounted(t *testing.T) {
 	})
 }
 
+// A new owner goes on with what the former one counted. It judges what fell due before it came 15 minutes later, and nothing is
+// solved in the meantime.
+//
+// Verifies: G58
+func TestAlerts_ANewOwnerCountsTheSame(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1", "n2")
+		w.setClockToNow()
+		first := w.run("n1")
+
+		var names []string
+		for i := range 60 {
+			names = append(names, fmt.Sprintf("t%02d", i))
+		}
+		w.createTogether(w.clock(), names, cronned("@manual"), allow, alerting(func(a *task.Alerts) { a.SuccessWithin = task.Duration(time.Minute) }))
+
+		const ten = "open, map[success_within:10]"
+		w.awaitAlerts("ten are counted", func() bool { return w.alerts()["ops/slack"] == ten })
+		first.stop()
+		<-first.work
+
+		w.setClockToNow()
+		w.run("n2")
+		for range 20 * 12 {
+			time.Sleep(5 * time.Second)
+			if got := w.alerts()["ops/slack"]; got != ten {
+				t.Fatalf("under the new owner, %s", got)
+			}
+		}
+	})
+}
+
 // A closed alert is deleted after two hours.
 func TestAlerts_ClosedOnesAreDeleted(t *testing.T) {
 	t.Parallel()
