@@ -65,7 +65,7 @@ type Config struct {
 	Task func(namespace, name string) record.Ref
 	// Cluster returns the present record of the cluster.
 	Cluster func() task.Cluster
-	// Freezes returns the freezes that are in force.
+	// Freezes returns the freezes that are in force; nil: they are not known yet.
 	Freezes func() *task.Freezes
 	// AuditsReads reports whether reads of the output of runs of a namespace are audited.
 	AuditsReads func(namespace string) bool
@@ -183,7 +183,13 @@ func (t *term) makePass(ctx context.Context) error {
 		return nil
 	}
 
-	p := &pass{term: t, now: t.cfg.Now(), cluster: t.cfg.Cluster(), freezes: t.cfg.Freezes(), alerts: t.known.byReceiver()}
+	// A message to a receiver that may be frozen would wait in the queue, with a text that is old when the freeze ends.
+	freezes := t.cfg.Freezes()
+	if freezes == nil {
+		return nil
+	}
+
+	p := &pass{term: t, now: t.cfg.Now(), cluster: t.cfg.Cluster(), freezes: freezes, alerts: t.known.byReceiver()}
 	if err := p.read(ctx); err != nil {
 		return err
 	}

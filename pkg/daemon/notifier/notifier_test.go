@@ -45,6 +45,8 @@ type world struct {
 	nodes   []task.Node
 	owners  []record.Owner
 	refused error
+
+	unknownFreezes bool
 }
 
 const slack = "ops/slack"
@@ -87,7 +89,13 @@ func inWorld(t *testing.T, story func(w *world)) {
 			Store: w.store, Task: w.ref, Now: time.Now, Logger: zap.NewNop(), Registerer: w.registry,
 			Cluster: func() task.Cluster { return locked(w, func() task.Cluster { return w.cluster }) },
 			Freezes: func() *task.Freezes {
-				return locked(w, func() *task.Freezes { f := w.freezes; return &f })
+				return locked(w, func() *task.Freezes {
+					if w.unknownFreezes {
+						return nil
+					}
+					f := w.freezes
+					return &f
+				})
 			},
 			AuditsReads: func(ns string) bool { return ns == "audited" },
 			Fleet: func() ([]task.Node, []record.Owner) {
@@ -460,6 +468,20 @@ func TestNotifier_ResolvesTheAlertOfAFormerTask(t *testing.T) {
 		w.end(slack, task.Succeeded)
 		w.wait(time.Hour)
 		w.expectNone(slack)
+	})
+}
+
+func TestNotifier_SendsNothingBeforeFreezesAreKnown(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.set(func() { w.unknownFreezes = true })
+		w.open("shop/sync", slack)
+		w.wait(time.Minute)
+		w.expectNone(slack)
+
+		w.set(func() { w.unknownFreezes = false })
+		w.wait(6 * time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
 	})
 }
 
