@@ -132,6 +132,9 @@ func TestAlerts_SayWhatEachReceiverKnows(t *testing.T) {
 	if got := why(list[0].Receivers); !slices.Equal(got, []task.AlertBlockReason{"", task.BlockPaused, task.BlockForbidden, task.BlockForbidden}) {
 		t.Errorf("blocked, as bob sees it: %v", got)
 	}
+	if r := list[0].Receivers; r[0].Run != "" || *r[1].Blocked != (task.AlertBlock{Why: task.BlockPaused}) {
+		t.Errorf("bob sees the run %q and the pause %+v", r[0].Run, *r[1].Blocked)
+	}
 
 	_, err = w.Alerts.Silence(ctx, "default", client.SilenceRequest{Selector: "team=data", For: task.Duration(time.Hour), Reason: "INC-42"}, false)
 	must(t, err)

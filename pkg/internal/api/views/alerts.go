@@ -42,8 +42,7 @@ func (vi *Viewer) Alerts(ctx context.Context, list []task.Alert) ([]task.AlertSt
 
 		for _, name := range receiversOf(a) {
 			r := read.receivers[name].Status(a, key, now)
-			r.Blocked = visibleBlock(rights, name, r.Blocked)
-			views[i].Receivers = append(views[i].Receivers, r)
+			views[i].Receivers = append(views[i].Receivers, visibleReceiver(rights, r))
 		}
 	}
 
@@ -84,8 +83,7 @@ func (vi *Viewer) TaskAlerts(ctx context.Context, ref record.Ref) (all task.Task
 	now, rights := vi.Now(), httpapi.RightsOf(ctx)
 	for _, name := range names {
 		r := task.AlertReceiver{Receiver: name, Blocked: read.receivers[name].Block(ref.Namespace, now)}
-		r.Blocked = visibleBlock(rights, name, r.Blocked)
-		all.Receivers = append(all.Receivers, r)
+		all.Receivers = append(all.Receivers, visibleReceiver(rights, r))
 	}
 	all.Silence = read.silences.Find(&task.Alert{Namespace: ref.Namespace, Task: ref.Name, Labels: e.Labels}, now)
 
@@ -100,13 +98,25 @@ func receiversOf(a *task.Alert) []string {
 	return a.Notify
 }
 
-// visibleBlock returns a block as the caller may see it. Who may not read the namespace of a receiver does not learn whether a task exists
-// there: a receiver that does not exist looks like one that does not accept the alert.
-func visibleBlock(rights *httpapi.Rights, receiver string, b *task.AlertBlock) *task.AlertBlock {
-	if namespace, _, _ := strings.Cut(receiver, "/"); b != nil && b.Why == task.BlockMissing && !rights.CanRead(namespace) {
-		return &task.AlertBlock{Why: task.BlockForbidden}
+// visibleReceiver returns what a caller may see of a receiver. Who may not read its namespace does not learn whether a task exists there: a
+// receiver that does not exist looks like one that does not accept the alert. They do not learn either who paused it and why, or
+// the runs of its messages.
+func visibleReceiver(rights *httpapi.Rights, r task.AlertReceiver) task.AlertReceiver {
+	namespace, _, _ := strings.Cut(r.Receiver, "/")
+	if !rights.CanReadRuns(namespace) {
+		r.Run = ""
 	}
-	return b
+	if r.Blocked == nil || rights.CanRead(namespace) {
+		return r
+	}
+
+	why := r.Blocked.Why
+	if why == task.BlockMissing {
+		why = task.BlockForbidden
+	}
+	r.Blocked = &task.AlertBlock{Why: why}
+
+	return r
 }
 
 // alertRecords is what is read for the views of alerts.
