@@ -157,7 +157,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	for _, other := range t.runs {
 		// The newer tick may itself have become missed while it waited for the attempt or the parts to end. It
 		// counts if it had a start deadline.
-		waited := (taken != nil || r.fan != nil) && !other.startBefore.IsZero()
+		waited := (taken != nil || whole.fan != nil) && !other.startBefore.IsZero()
 		newer := other.decidedRev > whole.decidedRev || other.decidedRev == whole.decidedRev && other.tick > whole.tick
 		if other != whole && other.incarnation == r.incarnation && isTickTrigger(other.trigger) && newer && other.wasPlaced && (other.state != task.Missed || waited) {
 			return

@@ -502,8 +502,22 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 		h.sealed(end...)
 	}
 
+	// newer is the tick that replaces the run. hasDeadline gives it a start deadline while it waits, and misses ends it as missed.
+	newer := func(h hand) task.Run {
+		r := h.run(2)
+		r.State, r.Reason, r.StartBefore = task.Queued, task.ReasonOverlap, task.At(time.UnixMilli(h.at(2)))
+		return r
+	}
+	hasDeadline := func(h hand) { h.sealed(h.waiting(h.simTask, task.Waiting{Run: newer(h)})) }
+	misses := func(h hand) {
+		r := newer(h)
+		r.State, r.Reason = task.Missed, task.ReasonDeadline
+		h.sealed(op{h.keys.Queued(h.ref, r.ID), nil}, h.ended(h.simTask, r))
+	}
+
 	turns(t, []turn{
 		{"under the policy", "", replace, func(h hand) { replaced(h, true, false, nothing, nothing) }},
+		{"by a tick that missed its deadline meanwhile", "", replace, func(h hand) { replaced(h, true, false, hasDeadline, misses) }},
 		{"in one revision", "", replace, func(h hand) { replaced(h, false, true, nothing, nothing) }},
 		{"under the policy of that time", "", replace, func(h hand) { replaced(h, true, false, nothing, skips) }},
 		{"against the policy", "G24", replace, func(h hand) { replaced(h, true, false, skips, nothing) }},
