@@ -71,9 +71,15 @@ func describeAlert(ctx context.Context, f *factory.Factory, c *client.Client, d 
 	at := view.PastOrFuture(f)
 	exact := func(t task.Time) string {
 		words := output.ExactTime(t.In(f.Zone(output.ReaderZone)))
-		if f.TimeMode == output.TimeRelative {
+
+		switch {
+		case f.TimeMode != output.TimeRelative:
+		case t.After(f.Now()): // the end of a silence
+			words += " (in " + f.TimeLeft(t) + ")"
+		default:
 			words += " (" + f.PastTime(t, output.ReaderZone) + ")"
 		}
+
 		return words
 	}
 
