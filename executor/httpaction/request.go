@@ -194,6 +194,10 @@ func (re *request) setBody(ctx context.Context, h *task.HTTP, v *values) (err er
 				return inField(err, "action.http.body")
 			}
 			v.secrets.mask.HideBody(text)
+		} else if name, ok := h.BodyVariable(); ok {
+			if text, err = v.valueOf(ctx, task.EnvRefPrefix+name); err != nil {
+				return inField(err, "action.http.body")
+			}
 		}
 		re.body = []byte(text)
 	}

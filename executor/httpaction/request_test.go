@@ -60,6 +60,7 @@ func TestNewRequest_ExpandsTemplatesByPlace(t *testing.T) {
 		"form":                     {h: task.HTTP{URL: "https://api.corp/", Form: map[string]string{"b": "${env.SPACE}", "a": "1"}}, method: "POST", body: "a=1&b=a+b%26c%3Dd%2Be%2F%25", headers: map[string]string{"Content-Type": "application/x-www-form-urlencoded"}},
 		"text is sent as it is":    {h: task.HTTP{URL: "https://api.corp/", Method: "PUT", Body: "${run.id} x"}, method: "PUT", body: "${run.id} x", headers: map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
 		"body from a secret":       {h: task.HTTP{URL: "https://api.corp/", Body: "secret:api/body", Headers: map[string]string{"content-type": "application/json"}}, body: `{"hush":"body"}`, headers: map[string]string{"Content-Type": "application/json"}},
+		"body from a variable":     {h: task.HTTP{URL: "https://api.corp/", Body: "env:QUOTE"}, method: "POST", body: `"},{"`, headers: map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
 		"URL from a secret":        {h: task.HTTP{URL: "secret:api/url"}, url: "http://127.0.0.1:1/services/hush-T0/hush-B0?hush=x"},
 		"bearer":                   {h: task.HTTP{URL: "https://api.corp/", Auth: &task.HTTPAuth{Bearer: "api/key"}}, headers: map[string]string{"Authorization": "Bearer hush-key/1"}},
 		"basic":                    {h: task.HTTP{URL: "https://api.corp/", Auth: &task.HTTPAuth{Basic: "api/login"}}, headers: map[string]string{"Authorization": "Basic dXNlcjpodXNoLXBhc3M="}},

@@ -20,7 +20,7 @@ type HTTP struct {
 	Headers map[string]string `json:"headers,omitempty" doc:"Request headers. Values may contain templates, also ${secret:NAME/KEY}." absent:"none" maxProperties:"64" example:"{\"X-Key\": \"${secret:api/key}\"}"`
 	JSON    json.RawMessage   `json:"json,omitempty" doc:"The body as a JSON value. Its strings may contain templates." absent:"no body" oneof:"body"`
 	Form    map[string]string `json:"form,omitempty" doc:"The body as form fields (application/x-www-form-urlencoded). Values may contain templates." absent:"no body" maxProperties:"64" minProperties:"1" oneof:"body"`
-	Body    string            `json:"body,omitempty" doc:"The body as text, sent as it is. secret:NAME/KEY reads it from a secret." absent:"no body" oneof:"body"`
+	Body    string            `json:"body,omitempty" doc:"The body as text, sent as it is. secret:NAME/KEY reads it from a secret; env:NAME takes the value of a variable of the run, which accept.env must list." absent:"no body" oneof:"body"`
 	Auth    *HTTPAuth         `json:"auth,omitempty" doc:"Credentials, from secrets: one of bearer, basic and signature."`
 	TLS     *HTTPTLS          `json:"tls,omitempty" doc:"Certificates for https."`
 
@@ -77,6 +77,9 @@ func (h *HTTP) EffectiveMethod() string {
 
 // HasBody reports whether the request has a body.
 func (h *HTTP) HasBody() bool { return len(h.JSON) > 0 || len(h.Form) > 0 || h.Body != "" }
+
+// BodyVariable returns the variable of the run whose value is the whole body.
+func (h *HTTP) BodyVariable() (name string, ok bool) { return strings.CutPrefix(h.Body, EnvBodyPrefix) }
 
 // MayRepeat reports whether the request may be sent again if its outcome is unknown.
 func (h *HTTP) MayRepeat() bool {
@@ -171,6 +174,10 @@ func (h *HTTP) refs() []fieldRef {
 		if d.Decode(&v) == nil {
 			eachString(field+".json", v, add)
 		}
+	}
+
+	if name, ok := h.BodyVariable(); ok {
+		list = append(list, fieldRef{field + ".body", EnvRefPrefix + name})
 	}
 
 	return list

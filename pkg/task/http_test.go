@@ -140,6 +140,9 @@ func TestHTTP_RefusesBadInputWithItsFieldAndCode(t *testing.T) {
 		{get(`"json": ` + strings.Repeat("[", 40) + strings.Repeat("]", 40)), "action.http.json" + strings.Repeat("[0]", 30), CodeBadJSON},
 		{get(`"body": "secret:api"`), "action.http.body", CodeBadValue},
 		{get(`"body": "secret: not a reference"`), "action.http.body", CodeBadValue},
+		{get(`"body": "env:"`), "action.http.body", CodeBadEnv},
+		{get(`"body": "env:A-B"`), "action.http.body", CodeBadEnv},
+		{get(`"body": "env:NOT_ACCEPTED"`), "action.http.body", CodeBadValue},
 		{get(`"body": ` + quoted(MaxHTTPAction)), "action.http", CodeTooLong},
 		{get(`"json": ` + list(MaxHTTPAction/2, "1")), "action.http", CodeTooLong},
 
@@ -246,6 +249,7 @@ func TestHTTP_Accepts(t *testing.T) {
 	}
 
 	mustRead(t, doc(httpAction(`"url": "https://a", "form": {"a": "${env.NAME}"}`)+`, "accept": {"env": ["NAME"]}`))
+	mustRead(t, doc(httpAction(`"url": "https://a", "body": "env:NAME"`)+`, "accept": {"env": ["NAME"]}`))
 	mustRead(t, doc(httpAction(`"url": "https://a/${part.index}"`)+`, "target": {"parts": 3}`))
 }
 

@@ -160,10 +160,13 @@ func (h *HTTP) validateBody(field string) error {
 		return err
 	}
 
-	// The body may be any text, but one that begins like a reference to a secret must be one: otherwise a misspelled
-	// reference would be sent to the target.
+	// The body may be any text, but one that begins like a reference must be one: otherwise a misspelled reference would be sent
+	// to the target.
 	if ref, ok := strings.CutPrefix(h.Body, SecretRefPrefix); ok {
 		return checkSecretRef(field+".body", ref)
+	}
+	if name, ok := h.BodyVariable(); ok {
+		return CheckVariable(field+".body", name)
 	}
 
 	return nil

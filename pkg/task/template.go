@@ -21,6 +21,7 @@ type TemplatePart struct {
 const (
 	SecretRefPrefix = "secret:" // secret:NAME/KEY is a value of a secret of the task's namespace
 	EnvRefPrefix    = "env."    // env.NAME is a variable of a manual run
+	EnvBodyPrefix   = "env:"    // env:NAME as a whole body is the value of such a variable
 )
 
 // templateRefs are the references without a prefix.

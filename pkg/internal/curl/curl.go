@@ -188,6 +188,9 @@ func (c *command) addBody(h *task.HTTP) {
 	case strings.HasPrefix(h.Body, task.SecretRefPrefix):
 		c.words = append(c.words, "--data-raw "+c.quoted(c.secret(strings.TrimPrefix(h.Body, task.SecretRefPrefix))))
 
+	case strings.HasPrefix(h.Body, task.EnvBodyPrefix):
+		c.words = append(c.words, "--data-raw "+c.quoted(piece{variable: c.variable(task.EnvRefPrefix + strings.TrimPrefix(h.Body, task.EnvBodyPrefix))}))
+
 	case h.Body != "":
 		c.words = append(c.words, "--data-raw "+c.quoted(piece{text: h.Body}))
 	}

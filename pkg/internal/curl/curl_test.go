@@ -120,6 +120,7 @@ func TestOf_Forms(t *testing.T) {
 		`{"url":"https://a","auth":{"signature":"api/key"},"json":1}`:               {`  --data-raw 1`},
 		`{"url":"https://a","tls":{"ca":"secret:api/ca","cert":"secret:api/cert"}}`: {`  --cacert <(printf %s "$API_CA") \`, `  --cert <(printf %s "$API_CERT") \`},
 		`{"url":"https://a","body":"secret:api/body"}`:                              {`  --data-raw "$API_BODY"`},
+		`{"url":"https://a","body":"env:DAY"}`:                                      {`  --data-raw "$DAY"`},
 		`{"url":"https://a","headers":{"a":"${secret:a-b/c}","b":"${secret:a.b/c}","c":"${secret:1/c}"}}`: {
 			`  -H 'a: '"$A_B_C" \`, `  -H 'b: '"$A_B_C_2" \`, `  -H 'c: '"$_1_C"`},
 	} {
