@@ -22,7 +22,7 @@ const (
 
 // openNamespaces creates the namespaces of a run. Their tasks may be everything.
 func (w *world) openNamespaces() error {
-	names := []string{loadSpace, usersSpace, visitsSpace, registersSpace, fullSpace, herdSpace}
+	names := []string{loadSpace, usersSpace, visitsSpace, registersSpace, fullSpace, herdSpace, receiversSpace}
 	for i := range changers {
 		names = append(names, callsSpace(i))
 	}

@@ -104,7 +104,7 @@ func lasting(a, b float64) [2]time.Duration {
 
 // allFaults returns all kinds of faults.
 func allFaults() []*fault {
-	return slices.Concat(nodeFaults, executorFaults, etcdFaults, networkFaults, clockFaults, loadFaults, targetFaults)
+	return slices.Concat(nodeFaults, executorFaults, etcdFaults, networkFaults, clockFaults, loadFaults, targetFaults, alertFaults)
 }
 
 const (

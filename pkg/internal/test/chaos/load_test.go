@@ -113,6 +113,9 @@ func (w *world) spec(k kind, i int) task.Spec {
 	if k.change != nil {
 		k.change(i, &s)
 	}
+	if i%5 == 0 {
+		expect(i/5, &s)
+	}
 
 	return s
 }

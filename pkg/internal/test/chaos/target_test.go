@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
@@ -99,7 +100,7 @@ func (t *target) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case behaviour == "closes":
 		panic(http.ErrAbortHandler) // the connection ends without a response
-	case behaviour == "fails" && attemptOf(r) == "1":
+	case behaviour == "fails" && attemptOf(r) == "1", behaviour == "flaky" && crc32.ChecksumIEEE([]byte(r.Header.Get(headerRun)))%2 == 0:
 		w.WriteHeader(http.StatusInternalServerError)
 	case behaviour == "busy" && attemptOf(r) == "1":
 		t.write("ASK", r)

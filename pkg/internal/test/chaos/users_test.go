@@ -197,6 +197,10 @@ func (w *world) usersTask(name string, r *rand.Rand) task.Spec {
 	}
 
 	if r.IntN(3) == 0 {
+		expect(r.IntN(4), &s)
+	}
+
+	if r.IntN(3) == 0 {
 		s.TTL, s.End = seconds(4), task.At(time.Now().Add(20*time.Second))
 	}
 

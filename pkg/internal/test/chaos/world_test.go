@@ -126,6 +126,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 		n.idle = n.goroutines
 	}
 
+	w.must(w.openReceivers())
 	w.must(w.load(s.load))
 
 	return w

@@ -109,7 +109,7 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 		wrong("%d runs have failed in a row; the task alerts after %d", p.failures, e.Alerts.FailuresInARow())
 	case a.Kind == task.AlertSuccessWithin && e.Shadow:
 		wrong("the task is a shadow")
-	case a.Kind == task.AlertSuccessWithin && j.hasSucceeded(p, e, a.OpenedAt.Time, -j.tolerance()):
+	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, e, a.OpenedAt.Time, -j.tolerance()):
 		wrong("a run succeeded at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 	}
 }
@@ -148,7 +148,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 			wrong("no run has succeeded since revision %d", former.Base)
 		}
 	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessWithin:
-		if !j.hasSucceeded(p, e, a.Closed.At.Time, j.tolerance()) {
+		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasSucceeded(p, e, a.Closed.At.Time, j.tolerance()) {
 			wrong("the last run that succeeded ended at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 		}
 	case a.Kind == task.AlertFailures:

@@ -176,6 +176,11 @@ func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
 			}
 
 			only(t, h.check(Options{}).Violations, c.promise)
+
+			// A time of a wrong clock proves nothing.
+			if name == "too early" {
+				only(t, h.check(Options{WrongClocks: []WrongClock{{"a", a.OpenedAt.Time, a.OpenedAt.Time}}}).Violations, "")
+			}
 		})
 	}
 }

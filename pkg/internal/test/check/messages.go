@@ -115,6 +115,10 @@ func (j *messageJudge) checkSent(d *delta, receiver string, ch *sentChange) {
 
 	j.checkDifference(receiver, after, ch.key)
 
+	if j.opts.wasWrong(m.At.Time) {
+		return
+	}
+
 	begun := append(j.begun[after.UID], m.At.Time)
 	if len(begun) > messageLimit {
 		if passed := m.At.Sub(begun[0]); passed < messagePeriod-2*j.opts.Skew-time.Second {

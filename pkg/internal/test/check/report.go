@@ -34,7 +34,7 @@ type Options struct {
 	// moments, are compared with this tolerance (G21, G24, G25). Zero means that all clocks were right.
 	Skew time.Duration
 	// WrongClocks are the periods in which a node's clock was wrong by more than Skew. No start is judged by a time from
-	// such a period (G21).
+	// such a period (G21), nor is an alert or a message (G57, G59).
 	WrongClocks []WrongClock
 
 	// Faults are the periods in which a fault was injected, by the observer's clock, in any order. Ticks that are
@@ -94,6 +94,11 @@ func (o *Options) wrongClock(node string, at time.Time) bool {
 	}
 
 	return false
+}
+
+// wasWrong reports whether a time may be one of a wrong clock of any node. Records of alerts do not name the node that wrote them.
+func (o *Options) wasWrong(at time.Time) bool {
+	return slices.ContainsFunc(o.WrongClocks, func(w WrongClock) bool { return o.wrongClock(w.Node, at) })
 }
 
 // Violation is one breach of one guarantee.
