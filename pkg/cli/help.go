@@ -235,7 +235,7 @@ of them:
   lateness:>1s             the last run started later than this after its tick
   failures:>=3             at least three runs in a row have failed
   alert:failures           an alert of this kind is open: failures, success_within,
-                           success_by, or any
+                           success_by, max_lateness, max_duration, max_pause, or any
   notify:ops/slack         alerts of the task go to this receiver
 
 A comma means "or": state:failed,lost. A minus sign negates a term: -label:team=data.

@@ -518,3 +518,85 @@ func TestAlerts_AHangingEvaluatorIsSeen(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// start notes that the oldest attempt of a task has started.
+func (w *world) start(name string) {
+	w.Helper()
+	a := w.active(name)[0]
+	a.State, a.StartedAt = task.Running, task.At(w.clock())
+	_, err := w.store.Rewrite(w.ctx, w.sessions["n1"], a)
+	w.ok(err)
+}
+
+// pauseBy pauses a task with a record of the pause, or ends the pause.
+func (w *world) pauseBy(name string, p task.Pause) {
+	w.Helper()
+	old, err := w.store.Task(w.ctx, ref(name))
+	w.ok(err)
+	t := old.Task
+	t.Paused = p.Ended.IsZero()
+	t.Generation++
+	e := task.NewEntry(t, old.Entry.From, old.Entry.Anchor)
+	e.Own = &task.Own{Pauses: []task.Pause{p}}
+	_, err = w.store.UpdateTask(w.ctx, old, t, e)
+	w.ok(err)
+}
+
+// Ticks that do not start, runs that take long, and pauses that last long are found although nothing else happens.
+//
+// Verifies: G57, G58
+func TestAlerts_OfLimits(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged() // at 12:00
+		w.setClockToNow()
+		w.run("n1")
+		limit := func(set func(a *task.Alerts)) option {
+			return alerting(func(a *task.Alerts) { a.Failures = new(0); set(a) })
+		}
+		late := limit(func(a *task.Alerts) { a.MaxLateness = task.Duration(5 * time.Minute) })
+		long := limit(func(a *task.Alerts) { a.MaxDuration = task.Duration(10 * time.Minute) })
+
+		w.create("nowhere", cronned("10 12,18 * * *"), on("node = nowhere"), late)
+		w.create("no-slot", cronned("10 12,18 * * *"), late)
+		w.create("on-time", cronned("10 12,18 * * *"), late)
+		w.create("long", cronned("@manual"), allow, long)
+		w.create("short", cronned("@manual"), allow, long)
+		w.create("paused", cronned("@manual"), allow, limit(func(a *task.Alerts) { a.MaxPause = task.Duration(20 * time.Minute) }))
+		w.create("quiet", cronned("10 12,18 * * *"), on("node = nowhere"))
+		w.pauseBy("paused", task.Pause{Since: task.At(w.clock()), By: "ann"})
+
+		time.Sleep(2 * time.Minute)
+		w.setClockToNow()
+		for _, name := range []string{"long", "short"} {
+			w.trigger(name)
+			w.eventually(name+" runs", func() bool { return len(w.active(name)) == 1 })
+			w.setClockToNow()
+			w.start(name)
+		}
+		time.Sleep(9 * time.Minute)
+		w.wantAlerts(0, map[string]string{})
+		w.setClockToNow()
+		w.finish("short", task.Succeeded)
+		w.start("on-time")
+
+		want := map[string]string{"long max_duration": "open"}
+		w.wantAlerts(2*time.Minute, want)
+		time.Sleep(time.Until(start.Add(15*time.Minute + 14*time.Second)))
+		w.wantAlerts(0, want)
+		want["nowhere max_lateness"], want["no-slot max_lateness"] = "open", "open"
+		w.wantAlerts(time.Minute, want)
+		time.Sleep(time.Until(start.Add(19 * time.Minute)))
+		w.wantAlerts(0, want)
+		want["paused max_pause"] = "open"
+		w.wantAlerts(2*time.Minute, want)
+
+		w.setClockToNow()
+		w.start("no-slot")
+		w.finish("long", task.Succeeded)
+		w.pauseBy("paused", task.Pause{Since: task.At(start), By: "ann", Ended: task.At(w.clock()), EndedBy: "bob"})
+		want["no-slot max_lateness"], want["long max_duration"], want["paused max_pause"] = "closed, started", "closed, succeeded", "closed, resumed by bob"
+		w.wantAlerts(2*time.Minute, want)
+	})
+}

@@ -30,7 +30,7 @@ func (r *runningEngine) rows() (list []string, complete bool) {
 		complete = s.Unread == 0
 		x.EachRow(0, func(r *readmodel.Row) {
 			list = append(list, fmt.Sprintf("%s %v: last %s at %d, success at %d, %d failures, failing %t, %d active, %d waiting", r.Name, r.Labels,
-				r.Last.State(), r.LastEnd, r.LastSuccess, r.Failures, r.Flags.Has(readmodel.Failing), r.Active, r.Waiting))
+				r.Last().State(), r.LastEnd, r.LastSuccess, r.Failures, r.Flags.Has(readmodel.Failing), r.Active, r.Waiting))
 		})
 
 		return true

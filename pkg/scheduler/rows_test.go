@@ -46,7 +46,8 @@ func (w *worker) rowFaults() (faults []string) {
 	w.state.rows.Index.EachRow(0, func(r *readmodel.Row) {
 		is := want[r.Name]
 		delete(want, r.Name)
-		is.LastEnd, is.LastSuccess, is.Duration, is.Lateness, is.Failures, is.Last = r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last
+		is.SetLast(r.Last())
+		is.LastEnd, is.LastSuccess, is.Duration, is.Lateness, is.Failures = r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures
 		is.Flags |= r.Flags & (readmodel.Failing | readmodel.History)
 		if !r.Flags.Has(readmodel.History) {
 			size.Unread++
@@ -323,8 +324,8 @@ func faultsOfEnds(r readmodel.Row, history, dead []end, keep int) (faults []stri
 	// A trim keeps the last success and the newest records, which may be of ticks that did not run. An end in between may be gone.
 	if trimmed := last.run == success.run && since >= keep; last.run != "" && !trimmed {
 		run, _ := record.DecodeRunValue(last.value)
-		if r.LastEnd != run.EndedAt.UnixMilli() || r.Last.State() != run.State {
-			faults = append(faults, fmt.Sprintf("the last end is %d %s, want %d %s", r.LastEnd, r.Last.State(), run.EndedAt.UnixMilli(), run.State))
+		if r.LastEnd != run.EndedAt.UnixMilli() || r.Last().State() != run.State {
+			faults = append(faults, fmt.Sprintf("the last end is %d %s, want %d %s", r.LastEnd, r.Last().State(), run.EndedAt.UnixMilli(), run.State))
 		}
 
 		duration := int64(0)

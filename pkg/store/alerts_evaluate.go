@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -153,6 +154,63 @@ func (s Alerts) AlertFactsAt(ctx context.Context, ref record.Ref, rev int64, fac
 	return nil
 }
 
+// InboxRun is a run of a task that may be in the inbox of a node.
+type InboxRun struct{ Run, Node string }
+
+// ActiveRecord is the record of a waiting or active run.
+type ActiveRecord struct {
+	Run         task.Run
+	Node        string // "": it is in the queue
+	Create, Mod int64
+}
+
+// maxActiveRead is how many waiting runs of a task ActiveRunsAt reads: the oldest ones.
+const maxActiveRead = 100
+
+// ActiveRunsAt reads the waiting runs of a task, and its attempts among some inboxes, at a revision. isWhole is false if more runs wait. A
+// record that is absent, or that cannot be read, is left out.
+func (s Alerts) ActiveRunsAt(ctx context.Context, ref record.Ref, rev int64, inboxes []InboxRun) (found []ActiveRecord, isWhole bool, err error) {
+	queue := s.keys.QueueOf(ref)
+	ops := []clientv3.Op{clientv3.OpGet(queue, withPrefix(queue), clientv3.WithRev(rev), clientv3.WithLimit(maxActiveRead))}
+	for _, in := range inboxes {
+		ops = append(ops, clientv3.OpGet(s.keys.Run(in.Node, ref, in.Run), clientv3.WithRev(rev)))
+	}
+
+	err = s.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+		if i == 0 {
+			isWhole = !r.More
+		}
+
+		for _, e := range r.Kvs {
+			one, ok := s.decodeActive(e)
+			if !ok {
+				isWhole = false
+				continue
+			}
+			found = append(found, one)
+		}
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("read the active runs of %s: %w", ref, err)
+	}
+
+	return found, isWhole, nil
+}
+
+// decodeActive decodes a record of the queue or of an inbox.
+func (s Alerts) decodeActive(e *mvccpb.KeyValue) (r ActiveRecord, ok bool) {
+	r = ActiveRecord{Create: e.CreateRevision, Mod: e.ModRevision}
+	if run, ok := record.DecodeRun(s.keys, e); ok {
+		r.Run = run
+		return r, true
+	}
+
+	h, err := record.DecodeHeld(s.keys, e)
+	r.Run, r.Node = h.Run, h.Node
+
+	return r, err == nil
+}
+
 // AlertWrite is a new version of the record of an alert, with the evidence for it.
 type AlertWrite struct {
 	Shard int
@@ -162,13 +220,21 @@ type AlertWrite struct {
 	// the history and among the dead runs of the task, as it was at a revision.
 	Revision          int64
 	Freezes, EntryMod int64
-	Dead              *AlertDead // a dead run that must be unchanged; nil: none
+	Dead              *AlertDead   // a dead run that must be unchanged; nil: none
+	Active            *AlertActive // a waiting or active run that must be unchanged; nil: none
 }
 
 // AlertDead is a dead run with its mod revision.
 type AlertDead struct {
 	Run string
 	Mod int64
+}
+
+// AlertActive is a waiting or active run with the create revision of its record and, if it must not be rewritten either, with its mod
+// revision.
+type AlertActive struct {
+	Run, Node   string // without a node, it is in the queue
+	Create, Mod int64
 }
 
 // ref returns the task of the alert.
@@ -196,6 +262,19 @@ func (s Alerts) PutAlert(ctx context.Context, f Fences, w *AlertWrite) (int64, e
 	}
 	if w.Dead != nil {
 		t.If = append(t.If, isUnchanged(s.keys.DeadRun(ref, w.Dead.Run), w.Dead.Mod))
+	}
+	if a := w.Active; a != nil {
+		run := s.keys.Queued(ref, a.Run)
+		if a.Node != "" {
+			run = s.keys.Run(a.Node, ref, a.Run)
+		}
+		t.If = append(t.If, kv.CreateIs(run, a.Create))
+		if a.Mod != 0 {
+			t.If = append(t.If, isUnchanged(run, a.Mod))
+		}
+	}
+	if w.Alert.Kind == task.AlertMaxDuration && !w.Alert.IsOpen() {
+		t.If = append(t.If, noneNewer(s.keys.QueueOf(ref), w.Revision)) // a run that ended an attempt may wait for the next one
 	}
 
 	res, err := s.commitFenced(ctx, f, t)

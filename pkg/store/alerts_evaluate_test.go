@@ -270,3 +270,66 @@ func TestDismiss_ARunThatDiesMeanwhileKeepsTheAlertOpen(t *testing.T) {
 		t.Errorf("%+v after %d writes", a, writes)
 	}
 }
+
+// Waiting and active runs are read at the revision of the evidence. An opening that names one fails if it has changed since, and a closing
+// because no run takes too long fails if one came back to the queue.
+//
+// Verifies: G57
+func TestPutAlert_ComparesActiveRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world, queued, inbox string)
+		active func(queued, inbox store.ActiveRecord) *store.AlertActive
+		closes bool
+		want   error
+	}{
+		"nothing": {func(*world, string, string) {}, func(q, _ store.ActiveRecord) *store.AlertActive {
+			return &store.AlertActive{Run: q.Run.ID, Create: q.Create, Mod: q.Mod}
+		}, false, nil},
+		"the waiting run is gone": {func(w *world, queued, _ string) { w.del(queued) }, func(q, _ store.ActiveRecord) *store.AlertActive {
+			return &store.AlertActive{Run: q.Run.ID, Create: q.Create}
+		}, false, task.ErrConflict},
+		"the attempt is rewritten": {func(w *world, _, inbox string) { w.put(inbox, "{}") }, func(_, a store.ActiveRecord) *store.AlertActive {
+			return &store.AlertActive{Run: a.Run.ID, Node: a.Node, Create: a.Create}
+		}, false, nil},
+		"the attempt has started": {func(w *world, _, inbox string) { w.put(inbox, "{}") }, func(_, a store.ActiveRecord) *store.AlertActive {
+			return &store.AlertActive{Run: a.Run.ID, Node: a.Node, Create: a.Create, Mod: a.Mod}
+		}, false, task.ErrConflict},
+		"the attempt has ended": {func(w *world, _, inbox string) { w.del(inbox) }, func(_, a store.ActiveRecord) *store.AlertActive {
+			return &store.AlertActive{Run: a.Run.ID, Node: a.Node, Create: a.Create}
+		}, false, task.ErrConflict},
+		"closes":                        {func(*world, string, string) {}, nil, true, nil},
+		"closes, but a run waits again": {func(w *world, queued, _ string) { w.put(queued, "{}") }, nil, true, task.ErrConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(ref)
+			waiting, running := tickRun(ref, 1), tickRun(ref, 2)
+			queued, inbox := w.keys.Queued(ref, waiting.ID), w.keys.Run("n7", ref, running.ID)
+			w.put(queued, string(record.EncodeWaiting(task.Waiting{Run: waiting})))
+			running.Node = "n7"
+			w.put(inbox, string(record.EncodeAssigned(&task.Assigned{Run: running}, `{"noop":{}}`)))
+
+			write := w.evidence(ref)
+			write.Alert.Kind = task.AlertMaxDuration
+			w.put(w.keys.Queued(ref, "later"), "{}")
+			found, isWhole, err := w.ActiveRunsAt(t.Context(), ref, write.Revision, []store.InboxRun{{Run: running.ID, Node: "n7"}, {Run: running.ID, Node: "n8"}})
+			ok(t, err)
+			w.del(w.keys.Queued(ref, "later"))
+			if len(found) != 2 || !isWhole || found[0].Run.ID != waiting.ID || found[0].Node != "" || found[1].Run.ID != running.ID || found[1].Node != "n7" {
+				t.Fatalf("%+v, whole %t", found, isWhole)
+			}
+
+			if c.active != nil {
+				write.Active = c.active(found[0], found[1])
+			}
+			if c.closes {
+				write.Alert.Closed = &task.AlertClose{At: task.At(noon), Why: task.AlertRunEnded}
+			}
+
+			c.change(w, queued, inbox)
+			if _, err := w.PutAlert(t.Context(), w.fences, write); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}

@@ -15,6 +15,9 @@ type Alerts struct {
 	Failures      *int     `json:"failures,omitempty" doc:"Alerts when this many runs in a row have failed, timed out or were lost, until a later run succeeds or a person dismisses the failed run. It is at most history.keep; 0 turns it off." absent:"1" min:"0" max:"100"`
 	SuccessWithin Duration `json:"success_within,omitzero" doc:"Alerts when no run has succeeded for this long." absent:"not checked" min:"1m" max:"8784h" example:"26h"`
 	SuccessBy     string   `json:"success_by,omitempty" doc:"Alerts when the newest tick before a deadline has not succeeded by then. A cron expression for the deadlines, in the time zone of the task." absent:"not checked" maxLength:"256" example:"0 6 * * *"`
+	MaxLateness   Duration `json:"max_lateness,omitzero" doc:"Alerts when a tick has not started this long after it was due." absent:"not checked" min:"1m" max:"8784h" example:"15m"`
+	MaxDuration   Duration `json:"max_duration,omitzero" doc:"Alerts while a run takes longer than this, from its first start, with retries and the waits between them." absent:"not checked" min:"1m" max:"8784h" example:"2h"`
+	MaxPause      Duration `json:"max_pause,omitzero" doc:"Alerts while a person has paused the task for longer than this." absent:"not checked" min:"1m" max:"8784h" example:"1w"`
 	Output        bool     `json:"output,omitempty" doc:"Messages to receivers in other namespaces may contain the end of the output."`
 }
 
@@ -98,9 +101,52 @@ const (
 	AlertFailures      AlertKind = "failures"       // Alerts.Failures
 	AlertSuccessWithin AlertKind = "success_within" // Alerts.SuccessWithin
 	AlertSuccessBy     AlertKind = "success_by"     // Alerts.SuccessBy
+	AlertMaxLateness   AlertKind = "max_lateness"   // Alerts.MaxLateness
+	AlertMaxDuration   AlertKind = "max_duration"   // Alerts.MaxDuration
+	AlertMaxPause      AlertKind = "max_pause"      // Alerts.MaxPause
 	AlertMore          AlertKind = "more"           // the alerts of a shard for one receiver that have no record of their own
 	AlertCluster       AlertKind = "cluster"        // a problem of the cluster
 )
+
+// TaskAlertKinds are the kinds of the expectations of a task, in the order of lists.
+var TaskAlertKinds = [...]AlertKind{AlertFailures, AlertSuccessWithin, AlertSuccessBy, AlertMaxLateness, AlertMaxDuration, AlertMaxPause}
+
+// TaskAlertKindNames are their names.
+func TaskAlertKindNames() []string {
+	names := make([]string, len(TaskAlertKinds))
+	for i, kind := range TaskAlertKinds {
+		names[i] = string(kind)
+	}
+
+	return names
+}
+
+// Expects reports whether a task has an expectation of a kind.
+func (a *Alerts) Expects(kind AlertKind) bool {
+	switch {
+	case a == nil:
+		return false
+	case kind == AlertFailures:
+		return a.FailuresInARow() > 0
+	case kind == AlertSuccessWithin:
+		return a.SuccessWithin > 0
+	case kind == AlertSuccessBy:
+		return a.SuccessBy != ""
+	case kind == AlertMaxLateness:
+		return a.MaxLateness > 0
+	case kind == AlertMaxDuration:
+		return a.MaxDuration > 0
+	case kind == AlertMaxPause:
+		return a.MaxPause > 0
+	}
+
+	return false
+}
+
+// ExpectsNothing reports whether no expectation is set, so that the task never alerts.
+func (a *Alerts) ExpectsNothing() bool {
+	return !slices.ContainsFunc(TaskAlertKinds[:], a.Expects)
+}
 
 // Alert is open while an expectation of a task is not met. A closed alert is kept for two hours, in which it can open again.
 type Alert struct {
@@ -171,7 +217,12 @@ const (
 	AlertNotWatched AlertReason = "not_watched" // the task no longer has the expectation
 	AlertShadow     AlertReason = "shadow"      // the task is a shadow now
 	AlertEnded      AlertReason = "ended"       // the schedule of the task has ended
-	AlertSolved     AlertReason = "solved"      // of a problem of the cluster: it is gone; of counted alerts: they have records of their own
+	AlertStarted    AlertReason = "started"     // the tick, or a later one, has started
+	AlertRunEnded   AlertReason = "run_ended"   // no run takes longer than expected any more
+	AlertResumed    AlertReason = "resumed"     // the pause has ended
+	// AlertLimitRaised says that a person has raised the limit of the expectation, so that it is met.
+	AlertLimitRaised AlertReason = "limit_raised"
+	AlertSolved      AlertReason = "solved" // of a problem of the cluster: it is gone; of counted alerts: they have records of their own
 )
 
 // IsOpen reports whether the alert is open.

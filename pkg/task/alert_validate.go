@@ -1,6 +1,7 @@
 package task
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,7 +63,33 @@ func (s *Spec) completeReceiver() {
 
 // alertChecks are the checks of alerts and receivers, in order.
 func (s *Spec) alertChecks() []func() error {
-	return []func() error{s.validateAlerts, s.validateNotify, s.validateReceiver}
+	return []func() error{s.validateAlerts, s.validateLimits, s.validateNotify, s.validateReceiver}
+}
+
+// validateLimits refuses limits that no run can exceed.
+func (s *Spec) validateLimits() error {
+	a := s.Alerts
+	switch {
+	case a == nil:
+		return nil
+	case a.MaxLateness > 0 && slices.Equal(s.Schedule, Schedules{receiverSchedule}):
+		return Invalid(CodeBadValue, "alerts.max_lateness", "requires a schedule with ticks; %s has none", receiverSchedule)
+	}
+
+	// With several attempts or parts, or attempts that do not count, a run may take longer than its timeout.
+	if h := s.Action.HTTP; s.Retry.Attempts > 1 || s.Target.FansOut() || h != nil && h.EffectiveUnsentFor() > 0 {
+		return nil
+	}
+
+	timeout := s.Timeout
+	if s.Action.HTTP != nil {
+		timeout = cmp.Or(timeout, DefaultHTTPTimeout)
+	}
+	if timeout > 0 && a.MaxDuration >= timeout {
+		return Invalid(CodeOutOfRange, "alerts.max_duration", "%s is not less than timeout, %s, at which the run ends; a run that times out is a failure (alerts.failures)", a.MaxDuration, timeout)
+	}
+
+	return nil
 }
 
 // validateAlerts checks what is expected of the task, except for what depends on its schedule (package alert).

@@ -23,8 +23,8 @@ import (
 )
 
 // nameHelp explains how commands name alerts.
-const nameHelp = "Name an alert by its task, or as TASK:KIND, where KIND is failures, success_within or success_by. Name an alert about the\n" +
-	"cluster as cluster:CODE."
+const nameHelp = "Name an alert by its task, or as TASK:KIND, where KIND is failures, success_within, success_by, max_lateness,\n" +
+	"max_duration or max_pause. Name an alert about the cluster as cluster:CODE."
 
 // Command returns "carillon alert".
 func Command(f *factory.Factory) *cobra.Command {
@@ -33,7 +33,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Aliases: []string{"alerts"},
 		Short:   "Manage alerts and silences",
 		Long: "Show and manage alerts. An alert is open while an expectation of a task is not met: runs fail, or do not succeed in\n" +
-			"time. Receivers are notified when it opens and when it closes.\n\n" + nameHelp,
+			"time, a tick does not start, a run takes too long, or a pause lasts too long. Receivers are notified when it opens and when it closes.\n\n" + nameHelp,
 	}
 	cmd.AddGroup(&cobra.Group{ID: "alerts", Title: "Alerts:"}, &cobra.Group{ID: "silences", Title: "Silences:"}, &cobra.Group{ID: "receivers", Title: "Receivers:"})
 	factory.AddGroup(cmd, "alerts", listCommand(f), getCommand(f), ackCommand(f))
@@ -44,7 +44,7 @@ func Command(f *factory.Factory) *cobra.Command {
 }
 
 // kinds are the kinds of alerts of tasks.
-var kinds = []string{string(task.AlertFailures), string(task.AlertSuccessWithin), string(task.AlertSuccessBy)}
+var kinds = task.TaskAlertKindNames()
 
 // alertName is what a user writes to name alerts.
 type alertName struct {

@@ -226,7 +226,7 @@ func (t *term) countOpen() {
 		}
 	}
 
-	for _, kind := range []task.AlertKind{task.AlertFailures, task.AlertSuccessWithin, task.AlertSuccessBy, task.AlertMore, task.AlertCluster} {
+	for _, kind := range append(task.TaskAlertKinds[:], task.AlertMore, task.AlertCluster) {
 		t.open.WithLabelValues(string(kind)).Set(float64(counts[kind]))
 	}
 }

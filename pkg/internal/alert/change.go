@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -24,6 +25,8 @@ type Change struct {
 	Opens bool
 	// Dead is a dead run that must be unchanged when the record is written; nil: none.
 	Dead *Dead
+	// Guard is a waiting or active run that must be unchanged; nil: none.
+	Guard *Guard
 }
 
 // Decide returns the change of the record of an alert of a kind that follows from a verdict, or nil. current is the record; nil:
@@ -63,7 +66,7 @@ func (e *Evidence) open(kind task.AlertKind, current *task.Alert, v Verdict, now
 	}
 
 	if current == nil {
-		return &Change{Alert: a, Opens: true, Dead: v.Dead}
+		return &Change{Alert: a, Opens: true, Dead: v.Dead, Guard: v.Guard}
 	}
 
 	a.ID, a.Mod = current.ID, current.Mod
@@ -76,7 +79,7 @@ func (e *Evidence) open(kind task.AlertKind, current *task.Alert, v Verdict, now
 		a.Former = a.Former[max(0, len(a.Former)-maxFormer):]
 	}
 
-	return &Change{Alert: a, Opens: true, Dead: v.Dead}
+	return &Change{Alert: a, Opens: true, Dead: v.Dead, Guard: v.Guard}
 }
 
 // CountOpening counts the opening of an alert that was open before, as current.
@@ -103,7 +106,7 @@ func FormerOf(a *task.Alert) []task.Alert {
 // failed runs any more because somebody dismissed them, or because somebody started them again: then a run is active or waiting, and
 // its end decides.
 func (e *Evidence) closeMet(kind task.AlertKind, current *task.Alert, v Verdict, now time.Time) *Change {
-	c := task.AlertClose{Why: task.AlertSucceeded, Failures: v.Failures}
+	c := task.AlertClose{Why: cmp.Or(v.Why, task.AlertSucceeded), By: v.By, Run: v.Run, Failures: v.Failures}
 	if v.Success != nil {
 		c.Run = v.Success.ID
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Kinds are the kinds of the expectations of a task.
-var Kinds = [...]task.AlertKind{task.AlertFailures, task.AlertSuccessWithin, task.AlertSuccessBy}
+var Kinds = task.TaskAlertKinds
 
 // State is whether an expectation is met.
 type State uint8
@@ -42,10 +42,13 @@ type Verdict struct {
 	// Base is the create revision of the last success, if the expectation is about failures; 0: none is kept.
 	Base int64
 
+	// Guard is a waiting or active run that shows that the expectation is not met; nil: none.
+	Guard *Guard
+
 	// If it is met: the success, which may not be on record any more. Failures is how many runs in a row failed before it.
 	Success *task.Run
 
-	// If nothing is expected: why, and who caused it.
+	// If nothing is expected: why, and who caused it. If the expectation is met for another reason than a success: the same.
 	Why task.AlertReason
 	By  string
 
@@ -82,10 +85,14 @@ func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Ti
 		return Verdict{}, Needs{}
 	case e.Entry == nil:
 		return e.notExpected(task.AlertDeleted, isOpen)
-	case !isExpected(e.Entry.Alerts, kind):
+	case !e.Entry.Alerts.Expects(kind):
 		return e.notExpected(task.AlertNotWatched, isOpen)
 	case kind == task.AlertFailures:
 		return e.evaluateFailures(current)
+	case kind == task.AlertMaxDuration:
+		return e.evaluateMaxDuration(current, now)
+	case kind == task.AlertMaxPause:
+		return e.evaluateMaxPause(current, now)
 	}
 
 	if e.Entry.Shadow {
@@ -100,34 +107,21 @@ func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Ti
 		return Verdict{}, Needs{}
 	}
 
-	if kind == task.AlertSuccessWithin {
-		v, needs = e.evaluateSuccessWithin(s, now)
-	} else {
-		v, needs = e.evaluateSuccessBy(s, current, now)
+	switch kind {
+	case task.AlertSuccessWithin:
+		return e.evaluateSuccessWithin(s, now)
+	case task.AlertSuccessBy:
+		return e.evaluateSuccessBy(s, current, now)
+	case task.AlertMaxLateness:
+		return e.evaluateMaxLateness(s, current, now)
 	}
 
-	return v, needs
+	return Verdict{}, Needs{}
 }
 
 // isUnreadable reports whether a record exists and cannot be read: only its key is known. A later version may have written it, so it is
 // not replaced.
 func isUnreadable(current *task.Alert) bool { return current != nil && current.UID == "" }
-
-// isExpected reports whether a task has an expectation of a kind.
-func isExpected(a *task.Alerts, kind task.AlertKind) bool {
-	switch {
-	case a == nil:
-		return false
-	case kind == task.AlertFailures:
-		return a.FailuresInARow() > 0
-	case kind == task.AlertSuccessWithin:
-		return a.SuccessWithin > 0
-	case kind == task.AlertSuccessBy:
-		return a.SuccessBy != ""
-	}
-
-	return false
-}
 
 // notExpected returns the verdict that nothing is expected any more. Only if an alert is open, it matters who caused that.
 func (e *Evidence) notExpected(why task.AlertReason, isOpen bool) (Verdict, Needs) {

@@ -30,6 +30,7 @@ type Evidence struct {
 	// Opened is when the shard got its owner.
 	Opened time.Time
 
+	Active  *ActiveFacts  // nil: not read
 	Spec    *SpecFacts    // nil: not read
 	Ledger  *LedgerFacts  // nil: not read
 	Deleted *DeletedFacts // nil: not read
@@ -75,17 +76,18 @@ type DeletedFacts struct{ By string }
 
 // Needs says what must be read before an evaluation can continue.
 type Needs struct {
-	Records               []int // indexes in Evidence.Records
-	Spec, Ledger, Deleted bool
+	Records                       []int // indexes in Evidence.Records
+	Active, Spec, Ledger, Deleted bool
 }
 
 // Any reports whether something is needed.
-func (n *Needs) Any() bool { return len(n.Records) > 0 || n.Spec || n.Ledger || n.Deleted }
+func (n *Needs) Any() bool { return len(n.Records) > 0 || n.Active || n.Spec || n.Ledger || n.Deleted }
 
 // Add adds other needs. An index may be in the result twice.
 func (n *Needs) Add(m Needs) {
 	n.Records = append(n.Records, m.Records...)
-	n.Spec, n.Ledger, n.Deleted = n.Spec || m.Spec, n.Ledger || m.Ledger, n.Deleted || m.Deleted
+	n.Active, n.Spec = n.Active || m.Active, n.Spec || m.Spec
+	n.Ledger, n.Deleted = n.Ledger || m.Ledger, n.Deleted || m.Deleted
 }
 
 // NewLedgerFacts reads the ledger of the task with a uid from the values of its chunks, in the order of their keys. A span

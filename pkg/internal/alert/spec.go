@@ -173,10 +173,10 @@ func Advice(spec *task.Spec, timing task.Timing, now time.Time, longest time.Dur
 	}
 
 	switch {
-	case a.FailuresInARow() == 0 && a.SuccessWithin == 0 && a.SuccessBy == "":
+	case a.ExpectsNothing():
 		add(task.WarnNothingExpected, "alerts: nothing is expected of the task, so it never alerts; set failures, success_within or success_by")
-	case a.SuccessWithin == 0 && a.SuccessBy == "" && !ticks.Manual():
-		add(task.WarnNoSuccessExpected, "alerts: if the task does not start, nobody is notified; set success_within or success_by")
+	case a.SuccessWithin == 0 && a.SuccessBy == "" && a.MaxLateness == 0 && !ticks.Manual():
+		add(task.WarnNoSuccessExpected, "alerts: if the task does not start, nobody is notified; set success_within, success_by or max_lateness")
 	}
 
 	if late, ok := tightDeadline(a.SuccessBy, timing, ticks, now, longest); ok {

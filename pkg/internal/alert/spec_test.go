@@ -97,7 +97,7 @@ func TestAdvice(t *testing.T) {
 		text     string   // of the first
 	}{
 		{name: "failures only", schedule: "0 3 * * *", change: func(*task.Spec) {}, want: []string{task.WarnNoSuccessExpected},
-			text: "alerts: if the task does not start, nobody is notified; set success_within or success_by"},
+			text: "alerts: if the task does not start, nobody is notified; set success_within, success_by or max_lateness"},
 		{name: "started by hand", schedule: "@manual", change: func(*task.Spec) {}},
 		{name: "success within", schedule: "0 3 * * *", change: func(s *task.Spec) { s.Alerts.SuccessWithin = task.Duration(time.Hour) }},
 		{name: "nothing", schedule: "0 3 * * *", change: func(s *task.Spec) { s.Alerts.Failures = &off }, want: []string{task.WarnNothingExpected}},

@@ -15,7 +15,7 @@ import (
 // The words with which titles begin, in the order in which a title counts them.
 const (
 	wordFailed   = "FAILED"
-	wordOverdue  = "OVERDUE" // success_within and success_by
+	wordOverdue  = "OVERDUE" // all expectations but failures
 	wordMore     = "MORE"    // alerts that are only counted
 	wordProblem  = "PROBLEM" // of the cluster
 	wordStill    = "STILL"   // before the word of an alert that is repeated
@@ -54,7 +54,7 @@ func (w *writer) word(item *Item) string {
 // wordOfKind returns the word for an open alert.
 func wordOfKind(kind task.AlertKind) string {
 	switch kind {
-	case task.AlertSuccessWithin, task.AlertSuccessBy:
+	case task.AlertSuccessWithin, task.AlertSuccessBy, task.AlertMaxLateness, task.AlertMaxDuration, task.AlertMaxPause:
 		return wordOverdue
 	case task.AlertMore:
 		return wordMore
@@ -168,6 +168,12 @@ func (w *writer) whatHappened(item *Item) string {
 			words += " within " + item.Task.Alerts.SuccessWithin.String()
 		}
 		return words + ", since " + at(a.Since)
+	case task.AlertMaxLateness:
+		return "has not started by " + at(a.Deadline)
+	case task.AlertMaxDuration:
+		return "a run takes too long" + limitText(item, func(e *task.Alerts) task.Duration { return e.MaxDuration }) + ", since " + at(a.Since)
+	case task.AlertMaxPause:
+		return "paused for too long" + limitText(item, func(e *task.Alerts) task.Duration { return e.MaxPause }) + ", since " + at(a.Since)
 	case task.AlertMore:
 		return fmt.Sprintf("%s without a name: %s", wording.Plural(int64(CountOf(a)), "alert"), kindsText(a.More))
 	case task.AlertCluster:
@@ -183,6 +189,14 @@ func (w *writer) whatHappened(item *Item) string {
 	}
 
 	return words + ", since " + at(a.Since)
+}
+
+// limitText returns the limit of an expectation in parentheses, if it is known.
+func limitText(item *Item, limit func(*task.Alerts) task.Duration) string {
+	if item.Task == nil || item.Task.Alerts == nil || limit(item.Task.Alerts) == 0 {
+		return ""
+	}
+	return " (limit " + limit(item.Task.Alerts).String() + ")"
 }
 
 // whyClosed says why an alert was closed.
@@ -227,6 +241,18 @@ func whyClosed(item *Item, now time.Time) string {
 		return "task is a shadow now" + by
 	case task.AlertEnded:
 		return "its schedule has ended"
+	case task.AlertStarted:
+		return "started, as of " + formatTime(c.At, zoneOf(item), now)
+	case task.AlertRunEnded:
+		words := "the run has ended"
+		if item.Run != nil && item.Run.State.Final() {
+			words = short(wording.RunResult(*item.Run, now))
+		}
+		return words
+	case task.AlertResumed:
+		return "pause ended" + by
+	case task.AlertLimitRaised:
+		return "limit raised" + by
 	case task.AlertSolved:
 		if a.Kind == task.AlertMore {
 			return "all of its alerts have names again"
@@ -240,7 +266,7 @@ func whyClosed(item *Item, now time.Time) string {
 // kindsText lists counts by kind.
 func kindsText(counts map[task.AlertKind]int) string {
 	var words []string
-	for _, kind := range []task.AlertKind{task.AlertFailures, task.AlertSuccessWithin, task.AlertSuccessBy} {
+	for _, kind := range task.TaskAlertKinds {
 		if n := counts[kind]; n > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n, kind))
 		}

@@ -72,7 +72,7 @@ func newDocument(version string) *document {
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
 	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME.",
-	"id": "A run id, or a unique prefix of one.", "kind": "The kind of an alert: failures, success_within or success_by.", "code": "The code of a problem of the cluster.", "silence": "The ID of a silence.",
+	"id": "A run id, or a unique prefix of one.", "kind": "The kind of an alert: failures, success_within, success_by, max_lateness, max_duration or max_pause.", "code": "The code of a problem of the cluster.", "silence": "The ID of a silence.",
 }
 
 // addRoute adds an operation to the document.

@@ -63,7 +63,8 @@ func drawBoardTask(t *rapid.T, name string) boardTask {
 
 	if b.row.Flags.Has(Failing) {
 		b.row.Failures = uint16(rapid.IntRange(0, 3).Draw(t, "failures"))
-		b.row.Last, b.row.LastEnd = OutcomeOf(task.Lost), at("last end")
+		b.row.SetLast(OutcomeOf(task.Lost))
+		b.row.LastEnd = at("last end")
 		if rapid.Bool().Draw(t, "known") {
 			b.failure = &Failure{Run: run(), State: task.Failed, Reason: task.ReasonExit, ExitCode: new(3), Node: "n1", Ended: at("failed")}
 		}

@@ -23,10 +23,10 @@ func benchIndex() *Index {
 
 	for i := range tasks {
 		h := int64(i) * 2654435761 % tasks // in no order
-		r := Row{Name: fmt.Sprintf("bench/report-%07d", h), Labels: labels[i%len(labels)], Next: 1e12 + h, LastEnd: 1e12 - h, Duration: int32(h), Lateness: int32(h % 1000), Last: 1, Flags: History}
+		r := Row{Name: fmt.Sprintf("bench/report-%07d", h), Labels: labels[i%len(labels)], Next: 1e12 + h, LastEnd: 1e12 - h, Duration: int32(h), Lateness: int32(h % 1000), Flags: History | Outcome(1).flags()}
 		var d Details
 		if i%100 == 0 {
-			r.Failures, r.Last, r.Flags = uint16(h%50), 2, History|Failing
+			r.Failures, r.Flags = uint16(h%50), History|Failing|Outcome(2).flags()
 			d.Failure = &Failure{Run: "20261120T120000.000Z-abcd", State: task.Failed, Ended: r.LastEnd}
 		}
 		if i%1000 == 7 {

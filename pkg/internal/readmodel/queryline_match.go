@@ -148,7 +148,7 @@ func matchStates(t *queryTerm) matcher {
 			return unknown
 		}
 
-		return verdictOf(ends[r.Last])
+		return verdictOf(ends[r.Last()])
 	}
 }
 

@@ -148,7 +148,7 @@ func parseStates(t *queryTerm, w queryWord) error {
 const anyAlert = "any"
 
 // queryAlerts are the values of alert:KIND, in the order of the documentation.
-var queryAlerts = []string{anyAlert, string(task.AlertFailures), string(task.AlertSuccessWithin), string(task.AlertSuccessBy)}
+var queryAlerts = append([]string{anyAlert}, task.TaskAlertKindNames()...)
 
 // parseAlerts parses alert:KIND,KIND.
 func parseAlerts(t *queryTerm, w queryWord) error {

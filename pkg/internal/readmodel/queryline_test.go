@@ -39,7 +39,7 @@ func failedDump() Row {
 	return Row{
 		Name: "prod/db-dump", Labels: map[string]string{"team": "data", "tier": ""},
 		Next: nowMS + 10*minuteMS, LastEnd: nowMS - hourMS/2, LastSuccess: Seconds(nowMS - 2*dayMS),
-		Duration: 90_000, Lateness: 1500, Failures: 3, Last: OutcomeOf(task.Failed), Flags: History | Failing,
+		Duration: 90_000, Lateness: 1500, Failures: 3, Flags: History | Failing | OutcomeOf(task.Failed).flags(),
 	}
 }
 
@@ -186,7 +186,7 @@ func TestQueryLine_WithoutHistoryNothingAboutRunsIsCertain(t *testing.T) {
 	}
 
 	// A run has ended since the shard has got a new owner. It was the last one, but maybe not the last success.
-	ended := Row{Name: "a/b", LastEnd: nowMS - minuteMS, Last: OutcomeOf(task.Lost), Duration: 5}
+	ended := Row{Name: "a/b", LastEnd: nowMS - minuteMS, Flags: OutcomeOf(task.Lost).flags(), Duration: 5}
 	for line, want := range map[string]bool{"state:lost": true, "last:<1h": true, "duration:<1s": true, "success:none": false, "-success:none": false} {
 		if got := matchesLine(t, line, &ended, nowMS); got != want {
 			t.Errorf("%q matches: %t, want %t", line, got, want)
@@ -522,7 +522,7 @@ func drawTask(t *rapid.T) (*naiveTask, *Row) {
 
 	r := &Row{
 		Name: n.namespace + "/" + n.name, Labels: n.labels, Active: Count(n.active), Waiting: Count(n.waiting), Failures: Count(n.failures),
-		Duration: Milliseconds(n.took), Lateness: Milliseconds(n.late), Last: OutcomeOf(n.last),
+		Duration: Milliseconds(n.took), Lateness: Milliseconds(n.late), Flags: OutcomeOf(n.last).flags(),
 	}
 	for at, d := range map[*int64]*time.Duration{&r.Next: n.next, &r.LastEnd: n.end} {
 		if d != nil {

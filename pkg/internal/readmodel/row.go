@@ -28,12 +28,11 @@ type Row struct {
 	Active      uint16 // runs; see Count
 	Waiting     uint16 // runs; see Count
 	Failures    uint16 // runs in a row that failed, timed out or were lost; at least, if History is not set
-	Last        Outcome
 	Flags       Flags
 }
 
-// Flags are the properties of a task that are true or false.
-type Flags uint8
+// Flags are the properties of a task that are true or false. The highest bits hold how the last run ended; see Row.Last.
+type Flags uint16
 
 // The flags of a row.
 const (
@@ -48,10 +47,13 @@ const (
 	AlertFailures
 	AlertSuccessWithin
 	AlertSuccessBy
+	AlertMaxLateness
+	AlertMaxDuration
+	AlertMaxPause
 )
 
 // AlertFlags are the flags of expectations that are not met.
-const AlertFlags = AlertFailures | AlertSuccessWithin | AlertSuccessBy
+const AlertFlags = AlertFailures | AlertSuccessWithin | AlertSuccessBy | AlertMaxLateness | AlertMaxDuration | AlertMaxPause
 
 // AlertFlag returns the flag of an expectation.
 func AlertFlag(kind task.AlertKind) Flags {
@@ -62,6 +64,12 @@ func AlertFlag(kind task.AlertKind) Flags {
 		return AlertSuccessWithin
 	case task.AlertSuccessBy:
 		return AlertSuccessBy
+	case task.AlertMaxLateness:
+		return AlertMaxLateness
+	case task.AlertMaxDuration:
+		return AlertMaxDuration
+	case task.AlertMaxPause:
+		return AlertMaxPause
 	}
 
 	return 0
@@ -89,6 +97,18 @@ func OutcomeOf(s task.State) Outcome {
 
 // State returns the state of a run that ended so, or "".
 func (o Outcome) State() task.State { return outcomes[o] }
+
+// lastShift is where the outcome of the last run is in the flags of a row. It needs three bits.
+const lastShift = 13
+
+// Last returns how the last run of the task ended.
+func (r *Row) Last() Outcome { return Outcome(r.Flags >> lastShift) }
+
+// SetLast sets how the last run of the task ended.
+func (r *Row) SetLast(o Outcome) { r.Flags = r.Flags&(1<<lastShift-1) | o.flags() }
+
+// flags returns the flags of a row whose last run ended so.
+func (o Outcome) flags() Flags { return Flags(o) << lastShift }
 
 // Milliseconds returns a duration for a Row: at least 0, at most 24 days.
 func Milliseconds(d time.Duration) int32 {
@@ -158,6 +178,27 @@ type Failure struct {
 	ExitCode *int // must not be changed
 	Node     string
 	Ended    int64 // Unix ms
+}
+
+// Attempts returns the attempts on nodes that are present and on others, of each the oldest first, and whether these are all of them.
+func (r *Runs) Attempts() (present, away []*Attempt, isComplete bool) {
+	return r.active, r.away, len(r.active)+len(r.away) == r.attempts
+}
+
+// HasRunFrom reports whether a run waits or is active whose id begins with a time that is not after an instant. It may be true also if
+// there are more runs than are listed.
+func (r *Runs) HasRunFrom(upTo time.Time) bool {
+	if r == nil {
+		return false
+	}
+
+	limit := task.RunID(upTo.Add(time.Millisecond), "")
+	isOld := func(run string) bool { return run < limit }
+
+	return len(r.active)+len(r.away) < r.attempts ||
+		slices.ContainsFunc(r.active, func(a *Attempt) bool { return isOld(a.Run) }) ||
+		slices.ContainsFunc(r.away, func(a *Attempt) bool { return isOld(a.Run) }) ||
+		slices.ContainsFunc(r.waiting, func(w WaitingRun) bool { return isOld(w.Run) })
 }
 
 // NewRuns returns Runs with space for about this number of attempts.

@@ -128,6 +128,22 @@ type WatchedRow struct {
 	// Waiting is for how many minutes there has been no verdict, at most 127. Unknown is set if the records did not tell.
 	Waiting uint8
 	Unknown bool
+
+	index *Index
+}
+
+// Runs returns the waiting and active runs of the task; nil: there are none. They must not be changed, but may be kept.
+func (w *WatchedRow) Runs() *Runs {
+	if w.index == nil {
+		return nil
+	}
+
+	c := w.index.chunks[w.Slot/chunkRows]
+	if !c.isDetailed(int(w.Slot % chunkRows)) {
+		return nil
+	}
+
+	return w.index.details[w.Slot].Runs
 }
 
 // Watched returns of how many tasks something is expected.
@@ -177,7 +193,7 @@ func (in *Index) visitOne(c *chunk, i, slot int32, w *WatchedRow, visit func(w *
 		judgeAt = c.judgeAt[i]
 	}
 
-	w.Slot, w.Row, w.Alerts = slot, row, in.watches.alertsOf(*mark)
+	w.index, w.Slot, w.Row, w.Alerts = in, slot, row, in.watches.alertsOf(*mark)
 	w.NotMet, w.JudgeAt, w.Waiting, w.Unknown = notMet, judgeAt, waiting, isUnknown
 	visit(w)
 

@@ -162,7 +162,7 @@ func TestQueryLine_Alerts(t *testing.T) {
 	}
 
 	for line, want := range map[string]string{
-		"alert:late":    `term "alert:late": "late" is not one of any, failures, success_within, success_by`,
+		"alert:late":    `term "alert:late": "late" is not one of any, failures, success_within, success_by, max_lateness, max_duration, max_pause`,
 		"alert:":        `term "alert:": a value is missing`,
 		"notify:slack":  `term "notify:slack": "slack" is not a receiver: use NAMESPACE/NAME, such as ops/slack`,
 		"notify:ops/a*": `term "notify:ops/a*": "ops/a*" is not a receiver: use NAMESPACE/NAME, such as ops/slack`,

@@ -24,6 +24,12 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 			return "no success by the deadline"
 		}
 		return "no success by the deadline, " + at(a.Deadline)
+	case task.AlertMaxLateness:
+		return "a tick has not started in time, since " + at(a.Since)
+	case task.AlertMaxDuration:
+		return "a run takes too long, since " + at(a.Since)
+	case task.AlertMaxPause:
+		return "the task is paused for too long, since " + at(a.Since)
 	case task.AlertMore:
 		var kinds []string
 		for _, kind := range slices.Sorted(maps.Keys(a.More)) {
@@ -39,14 +45,18 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 
 // alertReasons are the reasons for which alerts are closed, in words.
 var alertReasons = map[task.AlertReason]string{
-	task.AlertSucceeded:  "succeeded",
-	task.AlertDismissed:  "failed runs dismissed",
-	task.AlertPaused:     "task paused",
-	task.AlertDeleted:    "task deleted",
-	task.AlertNotWatched: "no longer expected",
-	task.AlertShadow:     "task is a shadow",
-	task.AlertEnded:      "schedule has ended",
-	task.AlertSolved:     "solved",
+	task.AlertSucceeded:   "succeeded",
+	task.AlertDismissed:   "failed runs dismissed",
+	task.AlertPaused:      "task paused",
+	task.AlertDeleted:     "task deleted",
+	task.AlertNotWatched:  "no longer expected",
+	task.AlertShadow:      "task is a shadow",
+	task.AlertEnded:       "schedule has ended",
+	task.AlertStarted:     "started",
+	task.AlertRunEnded:    "run ended",
+	task.AlertResumed:     "pause ended",
+	task.AlertLimitRaised: "limit raised",
+	task.AlertSolved:      "solved",
 }
 
 // AlertClosedText describes why an alert was closed, and by whom.

@@ -85,6 +85,15 @@ func AlertsText(a *task.Alerts) string {
 	if a.SuccessBy != "" {
 		words = append(words, "the newest tick has not succeeded by "+a.SuccessBy)
 	}
+	if a.MaxLateness > 0 {
+		words = append(words, "a tick has not started within "+a.MaxLateness.String())
+	}
+	if a.MaxDuration > 0 {
+		words = append(words, "a run takes longer than "+a.MaxDuration.String())
+	}
+	if a.MaxPause > 0 {
+		words = append(words, "a person pauses it for longer than "+a.MaxPause.String())
+	}
 
 	return cmp.Or(strings.Join(words, ", or "), "never") + "; notifies " + cmp.Or(strings.Join(a.Notify, ", "), "nobody")
 }

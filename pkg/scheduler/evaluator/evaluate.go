@@ -144,6 +144,9 @@ func (e *Evaluator) judge(ctx context.Context, list []*evaluation) error {
 			needs := v.evaluate(now)
 			isDone = isDone && !needs.Any()
 
+			if err := e.readActive(ctx, v, needs); err != nil {
+				return err
+			}
 			if err := e.readFacts(ctx, v, needs); err != nil {
 				return err
 			}
@@ -224,6 +227,52 @@ func (e *Evaluator) readRecords(ctx context.Context, rev int64, wanted []wantedR
 	if pages := len(keys) / 100; pages > 0 && !clock.Sleep(ctx, time.Duration(pages)*batchPause) {
 		return ctx.Err()
 	}
+
+	return nil
+}
+
+// readActive reads the waiting and active runs of a task, if they are needed. Only commits of the owner make runs active, so the row has
+// all of them if it contains the commits up to the revision of the evidence. Those that have ended since are not in it any more: then
+// the history or the queue is newer than that revision, and a write fails that depends on it.
+func (e *Evaluator) readActive(ctx context.Context, v *evaluation, needs alert.Needs) error {
+	if !needs.Active {
+		return nil
+	}
+
+	index := v.job.shard.Index
+	hasCommitted := index.HasCommitted(v.reading.Watermark)
+
+	var inboxes []store.InboxRun
+	isKnown, areAll := false, true
+	if v.job.slot != readmodel.NoSlot {
+		isKnown = index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
+			runs := w.Runs()
+			if runs == nil {
+				return
+			}
+
+			present, away, isComplete := runs.Attempts()
+			areAll = isComplete
+			for _, a := range slices.Concat(away, present) {
+				if !task.IsPart(a.Run) {
+					inboxes = append(inboxes, store.InboxRun{Run: a.Run, Node: a.Node})
+				}
+			}
+		})
+	}
+
+	found, isWhole, err := e.cfg.Store.ActiveRunsAt(ctx, v.reading.Ref, v.evidence.Revision, inboxes)
+	if err != nil {
+		return err
+	}
+
+	facts := &alert.ActiveFacts{IsComplete: isKnown && areAll && isWhole && hasCommitted}
+	for i := range found {
+		if r := &found[i]; v.reading.Entry == nil || r.Run.UID == v.reading.Entry.UID {
+			facts.Runs = append(facts.Runs, alert.ActiveRun{Run: &r.Run, Node: r.Node, Create: r.Create, Mod: r.Mod})
+		}
+	}
+	v.evidence.Active = facts
 
 	return nil
 }
@@ -344,6 +393,13 @@ func (e *Evaluator) writeChange(ctx context.Context, v *evaluation, i int) {
 	w := store.AlertWrite{Shard: s.ID, Alert: c.Alert, Revision: v.evidence.Revision, Freezes: v.freezes, EntryMod: v.reading.EntryMod}
 	if c.Dead != nil {
 		w.Dead = &store.AlertDead{Run: c.Dead.Run, Mod: c.Dead.Mod}
+	}
+
+	if g := c.Guard; g != nil {
+		w.Active = &store.AlertActive{Run: g.Run.Run.ID, Node: g.Run.Node, Create: g.Run.Create}
+		if !g.CreateOnly {
+			w.Active.Mod = g.Run.Mod
+		}
 	}
 
 	mod, err := e.cfg.Store.PutAlert(ctx, s.Fences, &w)

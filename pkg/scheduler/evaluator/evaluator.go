@@ -66,6 +66,7 @@ type Store interface {
 	AlertsOfShards(ctx context.Context, shards []int) (map[int][]task.Alert, error)
 	ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error)
 	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
+	ActiveRunsAt(ctx context.Context, ref record.Ref, rev int64, inboxes []store.InboxRun) ([]store.ActiveRecord, bool, error)
 	AlertFactsAt(ctx context.Context, ref record.Ref, rev int64, facts *store.AlertFacts) error
 	PutAlert(ctx context.Context, f store.Fences, w *store.AlertWrite) (int64, error)
 	PutMoreAlerts(ctx context.Context, f store.Fences, shard int, a task.Alert) (int64, error)

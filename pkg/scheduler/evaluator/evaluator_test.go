@@ -53,6 +53,8 @@ func TestEye_SeesWhatMustBeRead(t *testing.T) {
 
 	const failing, paused = readmodel.History | readmodel.Failing, readmodel.History | readmodel.Paused
 	three, within, by := &task.Alerts{Failures: new(3)}, &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Hour)}, &task.Alerts{Failures: new(0), SuccessBy: "0 6 * * *"}
+	late, long := &task.Alerts{Failures: new(0), MaxLateness: task.Duration(time.Hour)}, &task.Alerts{Failures: new(0), MaxDuration: task.Duration(time.Hour)}
+	pause := &task.Alerts{Failures: new(0), MaxPause: task.Duration(time.Hour)}
 	ago := func(d time.Duration) uint32 { return uint32(noon.Add(-d).Unix()) }
 	at := func(d time.Duration) uint32 { return uint32(noon.Add(d).Unix()) }
 
@@ -85,6 +87,21 @@ func TestEye_SeesWhatMustBeRead(t *testing.T) {
 		"a deadline not known":     {rowWith(func(*readmodel.Row) {}), by, 0, 0, differs},
 		"missed, nothing since":    {rowWith(func(r *readmodel.Row) { r.LastSuccess = 7 }), by, readmodel.AlertSuccessBy, at(time.Hour), agrees},
 		"missed, a success since":  {rowWith(func(r *readmodel.Row) { r.LastSuccess = 8 }), by, readmodel.AlertSuccessBy, at(time.Hour), differs},
+		"a tick to come":           {rowWith(func(*readmodel.Row) {}), late, 0, at(time.Second), agrees},
+		"a tick may be late":       {rowWith(func(*readmodel.Row) {}), late, 0, at(0), differs},
+		"late, judged later":       {rowWith(func(*readmodel.Row) {}), late, readmodel.AlertMaxLateness, at(time.Minute), agrees},
+		"late and paused":          {rowWith(func(r *readmodel.Row) { r.Flags = paused }), late, readmodel.AlertMaxLateness, at(time.Minute), differs},
+		"late and off":             {rowWith(func(*readmodel.Row) {}), three, readmodel.AlertMaxLateness, noJudgement, differs},
+		"nothing runs":             {rowWith(func(*readmodel.Row) {}), long, 0, 0, agrees},
+		"only a parent runs":       {rowWith(func(r *readmodel.Row) { r.Active = 1 }), long, 0, 0, differs},
+		"long, and runs":           {rowWith(func(r *readmodel.Row) { r.Active = 1 }), long, readmodel.AlertMaxDuration, noJudgement, agrees},
+		"long, and nothing runs":   {rowWith(func(*readmodel.Row) {}), long, readmodel.AlertMaxDuration, noJudgement, differs},
+		"long and off":             {rowWith(func(r *readmodel.Row) { r.Active = 1 }), three, readmodel.AlertMaxDuration, noJudgement, differs},
+		"not paused":               {rowWith(func(*readmodel.Row) {}), pause, 0, 0, agrees},
+		"paused, not judged":       {rowWith(func(r *readmodel.Row) { r.Flags = paused }), pause, 0, 0, differs},
+		"paused, judged later":     {rowWith(func(r *readmodel.Row) { r.Flags = paused }), pause, 0, at(time.Second), agrees},
+		"open and still paused":    {rowWith(func(r *readmodel.Row) { r.Flags = paused }), pause, readmodel.AlertMaxPause, noJudgement, agrees},
+		"open and resumed":         {rowWith(func(*readmodel.Row) {}), pause, readmodel.AlertMaxPause, noJudgement, differs},
 		"missed and paused":        {rowWith(func(r *readmodel.Row) { r.LastSuccess, r.Flags = 7, paused }), by, readmodel.AlertSuccessBy, at(time.Hour), differs},
 	} {
 		e := eye{now: noon, opened: noon.Add(-time.Hour), first: map[deadlineKey]uint32{}}

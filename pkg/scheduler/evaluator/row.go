@@ -41,7 +41,7 @@ func (e *eye) look(w *readmodel.WatchedRow, lastSuccess uint32) glance {
 		return unknown
 	}
 
-	if failuresDiffer(w) || e.successWithinDiffers(w) || e.successByDiffers(w, lastSuccess) {
+	if failuresDiffer(w) || e.successWithinDiffers(w) || e.successByDiffers(w, lastSuccess) || e.limitsDiffer(w) {
 		return differs
 	}
 
@@ -88,6 +88,43 @@ func (e *eye) successByDiffers(w *readmodel.WatchedRow, lastSuccess uint32) bool
 	}
 
 	return e.isDue(w)
+}
+
+// limitsDiffer compares a row with Alerts.MaxLateness, MaxDuration and MaxPause.
+func (e *eye) limitsDiffer(w *readmodel.WatchedRow) bool {
+	a, paused := w.Alerts, w.Row.Flags.Has(readmodel.Paused)
+
+	// A row does not tell which tick has started, so the task is read once after each tick, or less often if ticks follow each other
+	// faster than they can be late.
+	isLate := w.NotMet.Has(readmodel.AlertMaxLateness)
+	if a.MaxLateness == 0 && isLate || a.MaxLateness > 0 && (isLate && paused || e.isDue(w)) {
+		return true
+	}
+
+	isLong := w.NotMet.Has(readmodel.AlertMaxDuration)
+	if a.MaxDuration == 0 && isLong || a.MaxDuration > 0 && e.durationDiffers(w, isLong) {
+		return true
+	}
+
+	isPaused := w.NotMet.Has(readmodel.AlertMaxPause)
+	if a.MaxPause == 0 || !paused {
+		return isPaused
+	}
+
+	return e.isDue(w)
+}
+
+// durationDiffers compares a row with Alerts.MaxDuration. A row does not tell when its runs have first started, but not before the times
+// in their ids.
+func (e *eye) durationDiffers(w *readmodel.WatchedRow, isOpen bool) bool {
+	isActive := w.Row.Active > 0 || w.Row.Waiting > 0
+	if isOpen || !isActive {
+		return isOpen && !isActive
+	}
+
+	// A run in parts has no attempt of its own.
+	runs := w.Runs()
+	return runs == nil || runs.HasRunFrom(e.now.Add(-w.Alerts.MaxDuration.Std()))
 }
 
 // firstJudgement returns when a task is judged first after the opening of its shard, in Unix seconds.

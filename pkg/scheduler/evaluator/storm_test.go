@@ -59,6 +59,10 @@ func (f *failingTasks) RecordsAt(_ context.Context, keys []string, _ int64) (eve
 	return events, nil
 }
 
+func (f *failingTasks) ActiveRunsAt(context.Context, record.Ref, int64, []store.InboxRun) ([]store.ActiveRecord, bool, error) {
+	panic("failures need no other records")
+}
+
 func (f *failingTasks) AlertFactsAt(context.Context, record.Ref, int64, *store.AlertFacts) error {
 	panic("failures need no other records")
 }
@@ -99,6 +103,10 @@ func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (sto
 	r.Tasks[0].Entry, r.Tasks[0].Alerts = &p.entry, p.current
 
 	return r, err
+}
+
+func (p *pausedTask) ActiveRunsAt(context.Context, record.Ref, int64, []store.InboxRun) ([]store.ActiveRecord, bool, error) {
+	return nil, true, nil
 }
 
 func (p *pausedTask) AlertFactsAt(context.Context, record.Ref, int64, *store.AlertFacts) error {

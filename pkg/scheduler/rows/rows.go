@@ -400,7 +400,8 @@ func (w *Writer) keepDead(t *state.Task, keep func(deadRun) bool) {
 
 // takeEnd sets the fields of a row that describe the last end. It does not count failures.
 func takeEnd(r *readmodel.Row, end record.End, outcome readmodel.Outcome) {
-	r.LastEnd, r.Last, r.Duration, r.Lateness = end.Ended, outcome, 0, milliseconds(end.LatenessMS)
+	r.SetLast(outcome)
+	r.LastEnd, r.Duration, r.Lateness = end.Ended, 0, milliseconds(end.LatenessMS)
 	if end.Started != 0 {
 		r.Duration = milliseconds(end.Ended - end.Started)
 	}
@@ -628,6 +629,8 @@ func countUpTo(revisions []int64, upTo int64) int {
 
 // withoutEnds returns a row without the fields that follow from ends.
 func withoutEnds(r readmodel.Row) readmodel.Row {
-	r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last = 0, 0, 0, 0, 0, 0
+	r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures = 0, 0, 0, 0, 0
+	r.SetLast(0)
+
 	return r
 }

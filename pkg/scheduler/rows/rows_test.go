@@ -82,7 +82,7 @@ type outcome struct {
 
 func outcomeOf(r readmodel.Row) outcome {
 	return outcome{
-		r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last.State(),
+		r.LastEnd, r.LastSuccess, r.Duration, r.Lateness, r.Failures, r.Last().State(),
 		r.Flags.Has(readmodel.Failing), r.Flags.Has(readmodel.History),
 	}
 }

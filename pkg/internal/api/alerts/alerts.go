@@ -135,9 +135,6 @@ func (h *Handlers) taskAlerts(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: all}, err
 }
 
-// taskKinds are the kinds of the alerts of a task.
-var taskKinds = []task.AlertKind{task.AlertFailures, task.AlertSuccessWithin, task.AlertSuccessBy}
-
 // acknowledgeAlert serves the acknowledgement of an alert of a task.
 func (h *Handlers) acknowledgeAlert(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, err := c.Ref()
@@ -146,8 +143,8 @@ func (h *Handlers) acknowledgeAlert(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	kind := task.AlertKind(c.Request.PathValue("kind"))
-	if !slices.Contains(taskKinds, kind) {
-		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "kind", "%s is not one of %s, %s and %s", task.Quote(string(kind)), taskKinds[0], taskKinds[1], taskKinds[2])
+	if !slices.Contains(task.TaskAlertKinds[:], kind) {
+		return httpapi.Answer{}, task.NoneOf(task.CodeBadValue, "kind", string(kind), task.TaskAlertKindNames()...)
 	}
 
 	return h.acknowledge(c, ref, func() (task.Alert, error) {

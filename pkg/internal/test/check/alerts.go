@@ -101,12 +101,18 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 	p := t.pastOf(t.entry.incarnation)
 
 	switch e := &t.entry.Entry; {
-	case !isExpected(e, a.Kind):
+	case !e.Alerts.Expects(a.Kind):
 		wrong("the task does not expect it")
 	case a.Kind == task.AlertFailures && p.dead == 0:
 		wrong("no dead run is newer than the last success, at revision %d", p.lastSuccess)
 	case a.Kind == task.AlertFailures && max(p.failures, p.dead) < e.Alerts.FailuresInARow():
 		wrong("%d runs have failed in a row; the task alerts after %d", p.failures, e.Alerts.FailuresInARow())
+	case a.Kind == task.AlertMaxPause && !e.Paused:
+		wrong("the task is not paused")
+	case a.Kind == task.AlertMaxLateness && e.Shadow:
+		wrong("the task is a shadow")
+	case a.Kind == task.AlertMaxDuration && t.hasEnded(a.Run):
+		wrong("run %s has ended", a.Run)
 	case a.Kind == task.AlertSuccessWithin && e.Shadow:
 		wrong("the task is a shadow")
 	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, e, a.OpenedAt.Time, -j.tolerance()):
@@ -136,7 +142,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 	case why == task.AlertDeleted:
 		wrong("its task exists")
 	case why == task.AlertNotWatched:
-		if isExpected(e, a.Kind) {
+		if e.Alerts.Expects(a.Kind) {
 			wrong("the task expects it")
 		}
 	case why == task.AlertDismissed && a.Kind == task.AlertFailures:
@@ -153,6 +159,10 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 		}
 	case a.Kind == task.AlertFailures:
 		wrong("this is no reason")
+	case a.Kind == task.AlertMaxDuration && (why == task.AlertSucceeded || why == task.AlertRunEnded) && !t.hasEnded(former.Run):
+		wrong("run %s has not ended", former.Run)
+	case why == task.AlertResumed && e.Paused && !t.isPauseOver(a.Closed.At.Time.Add(j.tolerance())):
+		wrong("the task is paused")
 	case why == task.AlertPaused && !e.Paused:
 		wrong("the task is not paused")
 	case why == task.AlertShadow && !e.Shadow:
@@ -224,12 +234,24 @@ func (j *alertJudge) checkEnd() {
 		case t.entry == nil || t.entry.UID != ch.alert.UID:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but its task does not exist")
 		case t.entry.create <= j.cluster.began:
-		case !isExpected(&t.entry.Entry, task.AlertFailures):
+		case !t.entry.Alerts.Expects(task.AlertFailures):
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open that the task does not expect")
 		case t.pastOf(t.entry.incarnation).dead == 0:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but no dead run is newer than the last success")
 		}
 	}
+}
+
+// hasEnded reports whether a run has ended, or does not exist any more.
+func (t *taskHistory) hasEnded(run string) bool {
+	r := t.runs[run]
+	return r == nil || r.ended || r.purged
+}
+
+// isPauseOver reports whether no pause by a person is in force.
+func (t *taskHistory) isPauseOver(at time.Time) bool {
+	p := t.entry.Pause()
+	return p == nil || p.By == task.PausedByFailures || p.Over(at)
 }
 
 // hasSucceeded reports whether a run of the task succeeded within the time that the task expects before an instant. That time is
@@ -240,22 +262,6 @@ func (j *alertJudge) hasSucceeded(p taskPast, e *task.Entry, at time.Time, toler
 
 // tolerance is how much the times of two nodes may differ. Rows have whole seconds, and ledgers the mean durations of runs.
 func (j *alertJudge) tolerance() time.Duration { return 2*j.opts.Skew + 10*time.Second }
-
-// isExpected reports whether a task has an expectation.
-func isExpected(e *task.Entry, kind task.AlertKind) bool {
-	switch {
-	case e.Alerts == nil:
-		return false
-	case kind == task.AlertFailures:
-		return e.Alerts.FailuresInARow() > 0
-	case kind == task.AlertSuccessWithin:
-		return e.Alerts.SuccessWithin > 0
-	case kind == task.AlertSuccessBy:
-		return e.Alerts.SuccessBy != ""
-	}
-
-	return false
-}
 
 // taskPast is how the runs of a task have ended.
 type taskPast struct {

@@ -248,7 +248,8 @@ func row(ref record.Ref, e *task.Entry, o store.Outcome, now time.Time) (r readm
 		}
 
 		if r.LastEnd == 0 {
-			r.LastEnd, r.Last = run.LastSeen().UnixMilli(), outcome
+			r.SetLast(outcome)
+			r.LastEnd = run.LastSeen().UnixMilli()
 			if !run.StartedAt.IsZero() {
 				r.Duration = readmodel.Milliseconds(run.LastSeen().Sub(run.StartedAt.Time))
 			}
