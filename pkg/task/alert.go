@@ -251,7 +251,12 @@ func (a *Alert) FullName() string {
 
 // Severity returns the label severity of the task if it is one of AlertSeverities, and otherwise error.
 func (a *Alert) Severity() string {
-	if s := a.Labels[LabelSeverity]; slices.Contains(alertSeverities, s) {
+	return AlertSeverity(a.Labels)
+}
+
+// AlertSeverity returns the severity of the alerts of a task with some labels.
+func AlertSeverity(labels map[string]string) string {
+	if s := labels[LabelSeverity]; slices.Contains(alertSeverities, s) {
 		return s
 	}
 	return DefaultAlertSeverity

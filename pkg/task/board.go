@@ -31,11 +31,15 @@ type Board struct {
 
 // BoardCounts are the counts of the board. They can be added up over nodes.
 type BoardCounts struct {
-	Serving      int            `json:"shards_served" doc:"Shards that are loaded and active."`
-	Tasks        int            `json:"tasks"`
-	Paused       int            `json:"paused"`
-	Unreadable   int            `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
-	FailingCount int            `json:"failing_count" doc:"Failing tasks: a run failed, timed out or was lost with its attempts used up, no later one has succeeded, and nobody has dismissed it or started it again."`
+	Serving      int `json:"shards_served" doc:"Shards that are loaded and active."`
+	Tasks        int `json:"tasks"`
+	Paused       int `json:"paused"`
+	Unreadable   int `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
+	FailingCount int `json:"failing_count" doc:"Failing tasks: a run failed, timed out or was lost with its attempts used up, no later one has succeeded, and nobody has dismissed it or started it again."`
+	// AlertingCount counts no failing tasks, because FailingCount does.
+	AlertingCount int `json:"alerting_count" doc:"Tasks with open alerts that are not failing."`
+	// Alerts are those that the owners of the shards know, also those of failing tasks.
+	Alerts       map[string]int `json:"alerts" doc:"The number of open alerts of tasks for each severity."`
 	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that was due more than two seconds ago and is still undecided."`
 	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes. Of a run with parts, these are attempts of its parts; a part that waits for another attempt is not among them."`
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
@@ -47,25 +51,42 @@ type BoardCounts struct {
 func (c *BoardCounts) Add(d BoardCounts) {
 	c.Serving, c.Tasks, c.Paused, c.Unreadable = c.Serving+d.Serving, c.Tasks+d.Tasks, c.Paused+d.Paused, c.Unreadable+d.Unreadable
 	c.FailingCount, c.OverdueCount, c.ActiveCount = c.FailingCount+d.FailingCount, c.OverdueCount+d.OverdueCount, c.ActiveCount+d.ActiveCount
-	c.AwayCount, c.WaitingCount = c.AwayCount+d.AwayCount, c.WaitingCount+d.WaitingCount
+	c.AwayCount, c.WaitingCount, c.AlertingCount = c.AwayCount+d.AwayCount, c.WaitingCount+d.WaitingCount, c.AlertingCount+d.AlertingCount
+	c.Waiting, c.Alerts = addCounts(c.Waiting, d.Waiting), addCounts(c.Alerts, d.Alerts)
+}
 
-	if c.Waiting == nil {
-		c.Waiting = map[string]int{}
+// addCounts adds the counts in d to those in c. The result is never nil, because the API returns {} and not null.
+func addCounts(c, d map[string]int) map[string]int {
+	if c == nil {
+		c = map[string]int{}
 	}
-	for reason, n := range d.Waiting {
-		c.Waiting[reason] += n
+	for key, n := range d {
+		c[key] += n
 	}
+
+	return c
+}
+
+// OpenAlerts returns how many alerts of tasks are open.
+func (c *BoardCounts) OpenAlerts() (n int) {
+	for _, of := range c.Alerts {
+		n += of
+	}
+
+	return n
 }
 
 // BoardLists are the beginnings of the board's lists.
 type BoardLists struct {
 	Stuck   []BoardShard   `json:"stuck" doc:"Shards that make no progress although a tick is due, because they are being loaded or are stuck. The longest first."`
 	Failing []BoardFailing `json:"failing" doc:"Failing tasks with their last failure; the latest failure first."`
-	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
-	Away    []BoardRun     `json:"away" doc:"The oldest first."`
-	Waits   []BoardWait    `json:"waits" doc:"Waiting runs and parts, the oldest first; those that no node matches come first, then those whose requests were not sent. Parts do not count in waiting_count and waiting."`
-	Next    []BoardTick    `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
-	Active  []BoardRun     `json:"active" doc:"The oldest first."`
+	// Alerting is empty for callers who may not read runs.
+	Alerting []BoardAlerting `json:"alerting" doc:"Tasks with open alerts that are not failing, the most severe first."`
+	Overdue  []BoardTick     `json:"overdue" doc:"The oldest first."`
+	Away     []BoardRun      `json:"away" doc:"The oldest first."`
+	Waits    []BoardWait     `json:"waits" doc:"Waiting runs and parts, the oldest first; those that no node matches come first, then those whose requests were not sent. Parts do not count in waiting_count and waiting."`
+	Next     []BoardTick     `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
+	Active   []BoardRun      `json:"active" doc:"The oldest first."`
 }
 
 // BoardShard is a shard that decides no ticks.
@@ -88,6 +109,15 @@ type BoardFailing struct {
 	Node      string `json:"node,omitempty"`
 	EndedAt   Time   `json:"ended_at,omitzero" doc:"When the run ended; absent if it is not known."`
 	InARow    int    `json:"in_a_row" doc:"How many runs have failed since the last success, as far as the owner of the shard knows."`
+}
+
+// BoardAlerting is a task with open alerts that is not failing.
+type BoardAlerting struct {
+	Namespace   string      `json:"namespace"`
+	Task        string      `json:"task"`
+	Kinds       []AlertKind `json:"kinds" doc:"The expectations that are not met."`
+	Severity    string      `json:"severity"`
+	LastSuccess Time        `json:"last_success,omitzero" doc:"When a run last succeeded; absent if it is not known."`
 }
 
 // BoardTick is a tick of a task.

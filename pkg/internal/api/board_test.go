@@ -32,7 +32,7 @@ func partOf(node string, n int, asked *atomic.Int32) ask {
 		late := make([]int64, 4)
 		late[n] = 50
 		a.Board = &readmodel.BoardAnswer{
-			Counts: task.BoardCounts{Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}},
+			Counts: task.BoardCounts{Tasks: 10 * n, Paused: n, FailingCount: 1, ActiveCount: 1, WaitingCount: 2, Waiting: map[string]int{task.ReasonRetry: 2}, AlertingCount: 1, Alerts: map[string]int{"error": n}},
 			Tally:  task.Tally{Late: late, MaxMS: int64(n), Failed: 1, Rate: []int64{1, int64(n)}},
 		}
 
@@ -41,6 +41,7 @@ func partOf(node string, n int, asked *atomic.Int32) ask {
 			l.Next = append(l.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
 		}
 		l.Failing = []task.BoardFailing{{Namespace: "default", Task: node, EndedAt: at(0), State: task.Failed}}
+		l.Alerting = []task.BoardAlerting{{Namespace: "default", Task: node, Kinds: []task.AlertKind{task.AlertSuccessBy}, Severity: "error"}}
 		l.Active = []task.BoardRun{{Namespace: "default", Task: node, Since: at(1)}}
 		l.Waits = []task.BoardWait{{Task: node, Run: fmt.Sprint(n), Reason: []string{"", task.ReasonRetry, task.ReasonNoNode}[n]}}
 
@@ -100,7 +101,7 @@ func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 	urls := w.fleet()
 	for name, url := range urls {
 		b := w.boardWhen(w.client(url), client.BoardOptions{Limit: 3}, nobodySilent)
-		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || len(b.Silent) != 0 || b.ShardCount != shards || b.Serving != 2 || len(b.Missing) != shards-2 {
+		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || b.AlertingCount != 2 || b.OpenAlerts() != 3 || len(b.Silent) != 0 || b.ShardCount != shards || b.Serving != 2 || len(b.Missing) != shards-2 {
 			t.Errorf("by %s: %+v", name, b)
 		}
 
@@ -370,10 +371,10 @@ func TestBoard_ShowsRunsToWhoMayReadThem(t *testing.T) {
 	if want := []task.BoardFailing{{Namespace: "default", Task: "node-a"}}; !slices.Equal(b.Failing, want) {
 		t.Errorf("failing are %+v", b.Failing)
 	}
-	if len(b.Active)+len(b.Away)+len(b.Waits) != 0 || b.FailingCount != 1 || b.ActiveCount != 1 || b.WaitingCount != 2 || len(b.Next) != 3 {
+	if len(b.Active)+len(b.Away)+len(b.Waits)+len(b.Alerting) != 0 || b.FailingCount != 1 || b.ActiveCount != 1 || b.WaitingCount != 2 || len(b.Next) != 3 {
 		t.Errorf("%+v, %+v", b.BoardLists, b.BoardCounts)
 	}
-	if len(all.Failing) != 1 || all.Failing[0].State != task.Failed || len(all.Active) != 1 || len(all.Waits) != 1 {
+	if len(all.Failing) != 1 || len(all.Alerting) != 1 || all.Failing[0].State != task.Failed || len(all.Active) != 1 || len(all.Waits) != 1 {
 		t.Errorf("who may read runs gets %+v", all.BoardLists)
 	}
 }

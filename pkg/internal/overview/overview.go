@@ -50,6 +50,7 @@ const (
 	TargetDown     Kind = "target_down"
 	Late           Kind = "late"
 	Failing        Kind = "failing"
+	Alerting       Kind = "alerting"
 	Draining       Kind = "draining"
 	Cordoned       Kind = "cordoned"
 )
@@ -80,6 +81,7 @@ var kinds = []struct {
 	{TargetDown, Warning, true, "…", "Check the target of the request.", unsentRuns, func(b *task.Board) int { return b.Waiting[task.ReasonTarget] }},
 	{Late, Warning, false, "○", "Check the load of the nodes, and etcd.", lateTicks, nil},
 	{Failing, Warning, true, "✗", "Read the output with carillon logs, then retry or dismiss the run.", failingTasks, func(b *task.Board) int { return b.FailingCount }},
+	{Alerting, Warning, true, "!", "Find out why: carillon why TASK. To say that you work on it: carillon alert ack TASK.", alertingTasks, func(b *task.Board) int { return b.AlertingCount }},
 	{Draining, Info, false, "↓", "When the work on the node is done: carillon node resume.", drainingNodes, nil},
 	{Cordoned, Info, false, "◐", "When the work on the node is done: carillon node resume.", cordonedNodes, nil},
 }

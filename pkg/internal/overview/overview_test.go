@@ -129,6 +129,13 @@ func TestProblems_OfEachKind(t *testing.T) {
 			"warning failing | prod/web: exit 69 on n2, 1,008 in a row | run r1 | 1m0s", "warning failing | prod/slow: timed out | run r2",
 			"warning failing | ops/probe: lost on n4 | run r3", "warning failing | ops/kill: killed by a signal | run r4", "warning failing | 1000 more",
 		}},
+		{"tasks with open alerts", func(b *task.Board) {
+			b.AlertingCount = 3
+			b.Alerting = []task.BoardAlerting{
+				{Namespace: "shop", Task: "sync", Kinds: []task.AlertKind{task.AlertSuccessWithin, task.AlertSuccessBy}, Severity: "critical", LastSuccess: ago(time.Hour)},
+				{Namespace: "shop", Task: "mail", Kinds: []task.AlertKind{task.AlertFailures}, Severity: "error"},
+			}
+		}, []string{"warning alerting | shop/sync: no success in time, no success by the deadline | 1h0m0s", "warning alerting | shop/mail: the last run failed", "warning alerting | 1 more"}},
 		{"counts that are lower than the lists", func(b *task.Board) {
 			b.Overdue = []task.BoardTick{{Namespace: "prod", Task: "web", Time: ago(5 * time.Second)}}
 		},

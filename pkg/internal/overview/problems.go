@@ -211,6 +211,14 @@ func failingTasks(b *task.Board) []Problem {
 	})
 }
 
+// alertingTasks returns the tasks that are not failing but have open alerts. How long an expectation has not been met is not on the
+// board, so the last success stands for it.
+func alertingTasks(b *task.Board) []Problem {
+	return ofEach(b.Alerting, func(a task.BoardAlerting) Problem {
+		return Problem{Subject: Subject{Namespace: a.Namespace, Task: a.Task}, Words: wording.UnmetText(a.Kinds), Since: a.LastSuccess}
+	})
+}
+
 // Cause returns how the run of a failing task ended, in a few words: "exit 1". Tasks that failed in the same way on
 // different nodes have the same cause.
 func Cause(f task.BoardFailing) string {

@@ -31,6 +31,7 @@ type boardScan struct {
 	counts      task.BoardCounts
 
 	failing       firstItems[task.BoardFailing]
+	alerting      firstItems[task.BoardAlerting]
 	overdue, next firstItems[task.BoardTick]
 	away, active  firstItems[task.BoardRun]
 	waits         firstItems[task.BoardWait]
@@ -42,8 +43,8 @@ func newBoardScan(q *Query) *boardScan {
 
 	return &boardScan{
 		query: q, line: q.Now - OverdueAfter.Milliseconds(), until: q.Now + q.Board.Span.Milliseconds(),
-		counts:  task.BoardCounts{Waiting: map[string]int{}},
-		failing: newFirstItems(limit, failingOrder),
+		counts:  task.BoardCounts{Waiting: map[string]int{}, Alerts: map[string]int{}},
+		failing: newFirstItems(limit, failingOrder), alerting: newFirstItems(limit, alertingOrder),
 		overdue: newFirstItems(limit, tickOrder), next: newFirstItems(limit, tickOrder),
 		away: newFirstItems(limit, runOrder), active: newFirstItems(limit, runOrder),
 		waits: newFirstItems(limit, waitOrder),
@@ -78,6 +79,9 @@ func (s *boardScan) addTask(r *Row, d *Details) {
 	}
 	if r.Flags.Has(Failing) {
 		s.addFailing(r, d)
+	}
+	if r.Flags&AlertFlags != 0 {
+		s.addAlerting(r)
 	}
 
 	if r.Next == 0 {
@@ -129,6 +133,26 @@ func (s *boardScan) addFailing(r *Row, d *Details) {
 	s.failing.add(item)
 }
 
+// addAlerting adds a task with open alerts. Failing tasks are on the board already, so that their alerts are only counted.
+func (s *boardScan) addAlerting(r *Row) {
+	item := task.BoardAlerting{Kinds: alertKinds(r.Flags), Severity: task.AlertSeverity(r.Labels)}
+	s.counts.Alerts[item.Severity] += len(item.Kinds)
+	if r.Flags.Has(Failing) {
+		return
+	}
+
+	s.counts.AlertingCount++
+	if !s.alerting.wants(alertingOrder(item).key) {
+		return
+	}
+
+	item.Namespace, item.Task = r.splitName()
+	if r.LastSuccess != 0 {
+		item.LastSuccess = task.At(time.Unix(int64(r.LastSuccess), 0))
+	}
+	s.alerting.add(item)
+}
+
 // addRuns adds the runs of a task.
 func (s *boardScan) addRuns(name string, runs *Runs) {
 	namespace, short, _ := strings.Cut(name, "/")
@@ -173,7 +197,7 @@ func addAttempts(list *firstItems[task.BoardRun], namespace, name string, attemp
 // board returns the result. s must not be used afterwards.
 func (s *boardScan) board() *BoardAnswer {
 	b := &BoardAnswer{Counts: s.counts, Lists: task.BoardLists{
-		Stuck: []task.BoardShard{}, Failing: s.failing.sorted(), Overdue: s.overdue.sorted(), Away: s.away.sorted(),
+		Stuck: []task.BoardShard{}, Failing: s.failing.sorted(), Alerting: s.alerting.sorted(), Overdue: s.overdue.sorted(), Away: s.away.sorted(),
 		Waits: s.waits.sorted(), Next: s.next.sorted(), Active: s.active.sorted(),
 	}}
 	b.ownStrings()
@@ -194,6 +218,9 @@ func (b *BoardAnswer) ownStrings() {
 	for i := range l.Failing {
 		own(&l.Failing[i].Namespace, &l.Failing[i].Task)
 	}
+	for i := range l.Alerting {
+		own(&l.Alerting[i].Namespace, &l.Alerting[i].Task)
+	}
 	for _, list := range [][]task.BoardTick{l.Overdue, l.Next} {
 		for i := range list {
 			own(&list[i].Namespace, &list[i].Task)
@@ -211,19 +238,21 @@ func (b *BoardAnswer) ownStrings() {
 
 // mergeBoards combines the boards of nodes.
 func mergeBoards(q *BoardRange, boards []*BoardAnswer) *BoardAnswer {
-	sum := &BoardAnswer{Counts: task.BoardCounts{Waiting: map[string]int{}}}
+	sum := &BoardAnswer{Counts: task.BoardCounts{Waiting: map[string]int{}, Alerts: map[string]int{}}}
 	l := &sum.Lists
 
 	for _, b := range boards {
 		sum.Counts.Add(b.Counts)
 		sum.Tally.Add(b.Tally)
 		l.Stuck, l.Failing = append(l.Stuck, b.Lists.Stuck...), append(l.Failing, b.Lists.Failing...)
+		l.Alerting = append(l.Alerting, b.Lists.Alerting...)
 		l.Overdue, l.Next = append(l.Overdue, b.Lists.Overdue...), append(l.Next, b.Lists.Next...)
 		l.Away, l.Active = append(l.Away, b.Lists.Away...), append(l.Active, b.Lists.Active...)
 		l.Waits = append(l.Waits, b.Lists.Waits...)
 	}
 
 	l.Stuck, l.Failing = firstOf(l.Stuck, q.Limit, stuckOrder), firstOf(l.Failing, q.Limit, failingOrder)
+	l.Alerting = firstOf(l.Alerting, q.Limit, alertingOrder)
 	l.Overdue, l.Next = firstOf(l.Overdue, q.Limit, tickOrder), firstOf(l.Next, q.Limit, tickOrder)
 	l.Away, l.Active = firstOf(l.Away, q.Limit, runOrder), firstOf(l.Active, q.Limit, runOrder)
 	l.Waits = firstOf(l.Waits, q.Limit, waitOrder)
@@ -242,7 +271,7 @@ func (it itemOrder) compare(b itemOrder) int {
 	return cmp.Or(cmp.Compare(it.key, b.key), strings.Compare(it.run, b.run), strings.Compare(it.namespace, b.namespace), strings.Compare(it.task, b.task))
 }
 
-// stuckOrder, failingOrder, tickOrder, runOrder and waitOrder are the orders of the lists.
+// stuckOrder, failingOrder, alertingOrder, tickOrder, runOrder and waitOrder are the orders of the lists.
 
 func stuckOrder(s task.BoardShard) itemOrder {
 	return itemOrder{key: s.Since.UnixMilli(), task: s.Node}
@@ -250,6 +279,10 @@ func stuckOrder(s task.BoardShard) itemOrder {
 
 func failingOrder(f task.BoardFailing) itemOrder {
 	return itemOrder{-f.EndedAt.UnixMilli(), "", f.Namespace, f.Task}
+}
+
+func alertingOrder(a task.BoardAlerting) itemOrder {
+	return itemOrder{int64(slices.Index(task.AlertSeverities(), a.Severity)), "", a.Namespace, a.Task}
 }
 
 func tickOrder(t task.BoardTick) itemOrder {

@@ -22,6 +22,8 @@ type boardTask struct {
 	active  []Attempt
 	away    []Attempt
 	waiting []WaitingRun
+	alerts  *task.Alerts
+	notMet  Flags
 }
 
 // put stores the task in an index.
@@ -40,7 +42,8 @@ func (b *boardTask) put(x *Index) {
 		d.Runs.AddWaiting(q)
 	}
 
-	x.Put(NoSlot, b.row, d, nil)
+	slot := x.Put(NoSlot, b.row, d, b.alerts)
+	x.ChangeWatched(slot, b.row.Name, func(w *WatchedRow) { w.NotMet = b.notMet })
 }
 
 var boardNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).UnixMilli()
@@ -68,6 +71,13 @@ func drawBoardTask(t *rapid.T, name string) boardTask {
 		if rapid.Bool().Draw(t, "known") {
 			b.failure = &Failure{Run: run(), State: task.Failed, Reason: task.ReasonExit, ExitCode: new(3), Node: "n1", Ended: at("failed")}
 		}
+	}
+
+	if !b.row.Flags.Has(Gone) && rapid.Bool().Draw(t, "alerts") {
+		b.alerts = &task.Alerts{}
+		b.notMet = Flags(rapid.IntRange(0, 1<<len(task.TaskAlertKinds)-1).Draw(t, "not met")) * AlertFailures
+		b.row.Labels = map[string]string{task.LabelSeverity: rapid.SampledFrom([]string{"critical", "", "info"}).Draw(t, "severity")}
+		b.row.LastSuccess = uint32(rapid.IntRange(0, 1).Draw(t, "last success")) * Seconds(boardNow)
 	}
 
 	attempts := func(what string) (list []Attempt) {
@@ -132,6 +142,24 @@ func boardOf(tasks []boardTask, span time.Duration) *BoardAnswer {
 				f.Run, f.State, f.Reason, f.ExitCode, f.Node, f.EndedAt = k.failure.Run, task.Failed, task.ReasonExit, k.failure.ExitCode, "n1", task.At(time.UnixMilli(k.failure.Ended))
 			}
 			b.Lists.Failing = append(b.Lists.Failing, f)
+		}
+
+		if k.notMet != 0 {
+			a := task.BoardAlerting{Namespace: namespace, Task: name, Severity: cmp.Or(k.row.Labels[task.LabelSeverity], "error")}
+			for _, kind := range task.TaskAlertKinds {
+				if k.notMet.Has(AlertFlag(kind)) {
+					a.Kinds = append(a.Kinds, kind)
+				}
+			}
+			if k.row.LastSuccess != 0 {
+				a.LastSuccess = task.At(time.UnixMilli(boardNow))
+			}
+
+			b.Counts.Alerts[a.Severity] += len(a.Kinds)
+			if !k.row.Flags.Has(Failing) {
+				b.Counts.AlertingCount++
+				b.Lists.Alerting = append(b.Lists.Alerting, a)
+			}
 		}
 
 		run := func(a Attempt) task.BoardRun {

@@ -75,6 +75,17 @@ func AlertFlag(kind task.AlertKind) Flags {
 	return 0
 }
 
+// alertKinds returns the expectations whose flags are set.
+func alertKinds(f Flags) (kinds []task.AlertKind) {
+	for _, kind := range task.TaskAlertKinds {
+		if f&AlertFlag(kind) != 0 {
+			kinds = append(kinds, kind)
+		}
+	}
+
+	return kinds
+}
+
 // Has reports whether all given flags are set.
 func (f Flags) Has(g Flags) bool { return f&g == g }
 

@@ -25,11 +25,11 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 		}
 		return "no success by the deadline, " + at(a.Deadline)
 	case task.AlertMaxLateness:
-		return "a tick has not started in time, since " + at(a.Since)
+		return "a tick has not started in time" + sinceText(a.Since, at)
 	case task.AlertMaxDuration:
-		return "a run takes too long, since " + at(a.Since)
+		return "a run takes too long" + sinceText(a.Since, at)
 	case task.AlertMaxPause:
-		return "the task is paused for too long, since " + at(a.Since)
+		return "the task is paused for too long" + sinceText(a.Since, at)
 	case task.AlertMore:
 		var kinds []string
 		for _, kind := range slices.Sorted(maps.Keys(a.More)) {
@@ -41,6 +41,24 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 	}
 
 	return string(a.Kind)
+}
+
+// sinceText returns ", since TIME", or "" if the time is not known.
+func sinceText(t task.Time, at func(task.Time) string) string {
+	if t.IsZero() {
+		return ""
+	}
+	return ", since " + at(t)
+}
+
+// UnmetText describes which expectations of a task are not met.
+func UnmetText(kinds []task.AlertKind) string {
+	words := make([]string, len(kinds))
+	for i, kind := range kinds {
+		words[i] = AlertProblem(&task.Alert{Kind: kind}, nil)
+	}
+
+	return strings.Join(words, ", ")
 }
 
 // alertReasons are the reasons for which alerts are closed, in words.

@@ -131,6 +131,7 @@ func shownTo(rights *httpapi.Rights, within []string, b task.Board) task.Board {
 				b.Failing[i] = task.BoardFailing{Namespace: f.Namespace, Task: f.Task}
 			}
 		}
+		b.Alerting = inNamespaces(b.Alerting, runs, func(a task.BoardAlerting) string { return a.Namespace })
 		b.Away = inNamespaces(b.Away, runs, func(r task.BoardRun) string { return r.Namespace })
 		b.Active = inNamespaces(b.Active, runs, func(r task.BoardRun) string { return r.Namespace })
 		b.Waits = inNamespaces(b.Waits, runs, func(w task.BoardWait) string { return w.Namespace })

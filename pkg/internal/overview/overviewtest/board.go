@@ -78,6 +78,10 @@ func Board(r *rand.Rand) task.Board {
 		b.Failing = append(b.Failing, f)
 	}
 
+	for range some() {
+		b.Alerting = append(b.Alerting, task.BoardAlerting{Namespace: "prod", Task: name(), Kinds: task.TaskAlertKinds[r.IntN(len(task.TaskAlertKinds)):], Severity: pick(task.AlertSeverities()...), LastSuccess: ago()})
+	}
+	b.AlertingCount = len(b.Alerting) + some()
 	b.OverdueCount, b.AwayCount, b.FailingCount = len(b.Overdue)+some(), len(b.Away)+some(), len(b.Failing)+some()
 	b.Waiting[task.ReasonNoNode] += some()
 	b.Waiting[task.ReasonTarget] += some()
