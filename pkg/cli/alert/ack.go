@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -100,7 +101,7 @@ func openAlerts(ctx context.Context, f *factory.Factory, c *client.Client, words
 	if len(words) == 0 {
 		list, err := c.Alerts.List(ctx, client.AlertListOptions{Namespace: f.Scope(), Selector: selector})
 		list = slices.DeleteFunc(list, func(a task.AlertStatus) bool { return a.Kind == task.AlertMore })
-		sortAlerts(list)
+		overview.SortAlerts(list)
 
 		return list, err
 	}

@@ -2,7 +2,6 @@
 package alert
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -18,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -173,28 +173,9 @@ func findNamed(ctx context.Context, f *factory.Factory, c *client.Client, words 
 			}
 		}
 	}
-	sortAlerts(all)
+	overview.SortAlerts(all)
 
 	return all, nil
-}
-
-// sortAlerts sorts alerts as people need them: open ones before closed ones, the most severe first, and of these, the newest.
-func sortAlerts(list []task.AlertStatus) {
-	rank := func(a *task.AlertStatus) int { return slices.Index(task.AlertSeverities(), a.Severity) }
-
-	slices.SortStableFunc(list, func(a, b task.AlertStatus) int {
-		if a.IsOpen() != b.IsOpen() {
-			if a.IsOpen() {
-				return -1
-			}
-			return 1
-		}
-		if !a.IsOpen() {
-			return cmp.Or(b.Closed.At.Compare(a.Closed.At.Time), strings.Compare(a.FullName(), b.FullName()))
-		}
-
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), b.Since.Compare(a.Since.Time), strings.Compare(a.FullName(), b.FullName()))
-	})
 }
 
 // shownName returns the name of an alert as -o name prints it, so that it can be typed again.

@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -79,7 +80,7 @@ func listAlerts(ctx context.Context, f *factory.Factory, l listFlags, words []st
 		list = slices.DeleteFunc(list, func(a task.AlertStatus) bool {
 			return len(names) > 0 && !slices.ContainsFunc(names, func(n alertName) bool { return n.matches(&a) })
 		})
-		sortAlerts(list)
+		overview.SortAlerts(list)
 
 		return list, err
 	}

@@ -98,6 +98,17 @@ func (m *Model) taskText(details *TaskDetails) Picture {
 		}
 	}
 
+	if len(details.Why.Alerts) > 0 {
+		f.addSection("Open alerts")
+		for i := range details.Why.Alerts {
+			a := &details.Why.Alerts[i]
+			f.addField(a.Severity, wording.AlertProblem(&a.Alert, m.formatDay)+", for "+m.formatSince(a.Since)+"; "+m.alertWork(a))
+			for j := range a.Receivers {
+				f.addField("", a.Receivers[j].Receiver+": "+wording.AlertReceiverText(&a.Receivers[j], false, m.formatDay))
+			}
+		}
+	}
+
 	f.addSection("Runs")
 	f.p = append(f.p, m.runText(details.Runs)...)
 

@@ -205,18 +205,25 @@ func (m *Model) drawPane(i, wide, high int) Picture {
 	rows := p.visibleRows(high - 2)
 	head, lines := m.drawTable(paneLayouts[i], rows, wide)
 	out = append(out, head)
-	for at, l := range lines {
-		if focused && p.top+at == p.cursor {
-			for j := range l {
-				l[j].Style = l[j].Style&^Dim | Reverse
-			}
-			l = l.fitColumns(wide, m.ellipsisText(), l[0].Style)
-		}
-
-		out = append(out, l)
+	if focused {
+		m.markCursor(p, lines, wide)
 	}
 
-	return out
+	return append(out, lines...)
+}
+
+// markCursor highlights the row under the cursor. lines are the visible rows.
+func (m *Model) markCursor(p *pane, lines []Line, wide int) {
+	for at, l := range lines {
+		if p.top+at != p.cursor {
+			continue
+		}
+
+		for j := range l {
+			l[j].Style = l[j].Style&^Dim | Reverse
+		}
+		lines[at] = l.fitColumns(wide, m.ellipsisText(), l[0].Style)
+	}
 }
 
 // paneSummary returns the text in a pane's title, which covers all of its items and not only the listed ones.
@@ -296,7 +303,7 @@ func (m *Model) drawHeader() Picture {
 		name, tasks = nil, append(Line{{" ", Plain}}, tasks...)
 	}
 
-	first := m.joinParts(m.width-textWidth(clock)-3, name, tasks, Line{m.drawSlots()},
+	first := m.joinParts(m.width-textWidth(clock)-3, name, tasks, m.drawAlertCount(), Line{m.drawSlots()},
 		countOrNothing(b.WaitingCount, "waiting"), Line{{formatCount(len(b.Nodes), "node"), Plain}})
 	r := b.Recent
 	fires, late, failed := Line{{" fires " + formatRate(r.Fired), Plain}}, Line(nil), Line{{"none failed", Dim}}
@@ -422,7 +429,7 @@ func (m *Model) drawFooter() Line {
 }
 
 // panesKeys are the keys in the footer.
-var panesKeys = [][2]string{{"tab", "pane"}, {"/", "filter"}, {"enter", "details"}, {"l", "logs"}, {"w", "why"}, {"t", "trigger"}, {"p", "pause"}, {"?", "help"}, {"q", "quit"}}
+var panesKeys = [][2]string{{"tab", "pane"}, {"/", "filter"}, {"enter", "details"}, {"l", "logs"}, {"w", "why"}, {"t", "trigger"}, {"p", "pause"}, {"?", "help"}, {"q", "quit"}, {"A", "alerts"}}
 
 // helpText draws the description of the keys.
 func (m *Model) helpText() Picture {
@@ -436,6 +443,8 @@ func (m *Model) helpText() Picture {
 		{"w", "why the task ran, did not, or will"},
 		{"t", "run the task now"},
 		{"p", "pause it; in its details, resume it"},
+		{"a", "acknowledge its open alerts"},
+		{"A", "open alerts of all namespaces"},
 		{"r", "refresh now"},
 		{"q", "quit"},
 	} {
@@ -444,6 +453,7 @@ func (m *Model) helpText() Picture {
 
 	return append(p, Line{}, Line{{" Words", Bold}},
 		Line{{"   failing  ", Cyan}, {"a run failed, and no later one has succeeded", Plain}},
+		Line{{"   alerting ", Cyan}, {"not failing, but an expectation is not met", Plain}},
 		Line{{"   overdue  ", Cyan}, {"a tick was due more than 2 s ago and is not decided", Plain}},
 		Line{{"   stuck    ", Cyan}, {"a shard that decides nothing, or is being loaded", Plain}},
 		Line{{"   late     ", Cyan}, {"from a tick's time to the commit that decided it", Plain}})

@@ -103,7 +103,7 @@ func (m *Model) Update(msg Message) []Command {
 	case ActionResult:
 		m.setStatus(msg.Words, msg.Err)
 		return append(m.refreshCommands(), Refresh{})
-	case TaskDetails, RunExplanation, RunOutput:
+	case TaskDetails, RunExplanation, RunOutput, AlertList:
 		if details, ok := msg.(TaskDetails); ok && m.pausing != nil && details.About == *m.pausing {
 			m.pausing = nil
 			m.askPause(details)
@@ -159,11 +159,21 @@ func (m *Model) setStatus(words string, err error) {
 
 // refreshCommands requests the contents of the current view again from time to time.
 func (m *Model) refreshCommands() []Command {
-	if m.view == nil || m.view.kind != viewDetails || m.now.Sub(m.view.asked) < 2*time.Second {
+	v := m.view
+	if v == nil || m.now.Sub(v.asked) < 2*time.Second {
 		return nil
 	}
-	m.view.asked = m.now
-	return []Command{ReadTask{m.view.about}}
+
+	switch v.kind {
+	case viewDetails:
+		v.asked = m.now
+		return []Command{ReadTask{v.about}}
+	case alertList:
+		v.asked = m.now
+		return []Command{ReadAlerts{}}
+	}
+
+	return nil
 }
 
 // handleKey processes a key.
@@ -202,6 +212,9 @@ func (m *Model) handleKey(k string) []Command {
 		m.typing = true
 	case "?":
 		m.help = true
+	case "A":
+		m.view = &view{kind: alertList, asked: m.now}
+		return []Command{ReadAlerts{}}
 	case "r":
 		return []Command{Refresh{}}
 	default:
@@ -227,7 +240,7 @@ func (m *Model) selectedTarget() Target {
 
 // onTarget processes a key that applies to a task or a node.
 func (m *Model) onTarget(k string, t Target) []Command {
-	if !strings.Contains("enter l w t p ", k+" ") {
+	if !strings.Contains("enter l w t p a ", k+" ") {
 		return nil
 	}
 
@@ -256,6 +269,8 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		return []Command{FollowLogs{t}}
 	case "t":
 		m.ask = &question{fmt.Sprintf("run %s now?", m.taskName(t.Namespace, t.Task)), Trigger{t}}
+	case "a":
+		m.ask = &question{fmt.Sprintf("acknowledge the alerts of %s? They are not sent again while they stay open.", m.taskName(t.Namespace, t.Task)), Acknowledge{t}}
 	case "p":
 		m.pausing = &t // the question depends on whether the task is paused, so its state is read first
 		return []Command{ReadTask{t}}
@@ -377,6 +392,11 @@ type (
 		Note  string // a remark about the output, not part of it
 		Err   error
 	}
+	// AlertList contains the open alerts, or the error instead of them.
+	AlertList struct {
+		Alerts []task.AlertStatus
+		Err    error
+	}
 	// ActionResult is the result of a change.
 	ActionResult struct {
 		Words string
@@ -391,6 +411,7 @@ func (BoardUpdate) isMessage()    {}
 func (TaskDetails) isMessage()    {}
 func (RunExplanation) isMessage() {}
 func (RunOutput) isMessage()      {}
+func (AlertList) isMessage()      {}
 func (ActionResult) isMessage()   {}
 
 // Command is something that the Program must do.
@@ -410,21 +431,26 @@ type (
 	FollowLogs struct{ About Target }
 	// StopLogs ends FollowLogs.
 	StopLogs struct{}
-	// Trigger, Pause and Resume change a task. The result is an ActionResult.
-	Trigger struct{ Of Target }
-	Pause   struct{ Of Target }
-	Resume  struct{ Of Target }
+	// ReadAlerts requests an AlertList.
+	ReadAlerts struct{}
+	// Trigger, Pause and Resume change a task, and Acknowledge its open alerts. The result is an ActionResult.
+	Trigger     struct{ Of Target }
+	Pause       struct{ Of Target }
+	Resume      struct{ Of Target }
+	Acknowledge struct{ Of Target }
 )
 
-func (Quit) isCommand()       {}
-func (Refresh) isCommand()    {}
-func (ReadTask) isCommand()   {}
-func (AskWhy) isCommand()     {}
-func (FollowLogs) isCommand() {}
-func (StopLogs) isCommand()   {}
-func (Trigger) isCommand()    {}
-func (Pause) isCommand()      {}
-func (Resume) isCommand()     {}
+func (Quit) isCommand()        {}
+func (Refresh) isCommand()     {}
+func (ReadTask) isCommand()    {}
+func (AskWhy) isCommand()      {}
+func (FollowLogs) isCommand()  {}
+func (StopLogs) isCommand()    {}
+func (Trigger) isCommand()     {}
+func (Pause) isCommand()       {}
+func (Resume) isCommand()      {}
+func (ReadAlerts) isCommand()  {}
+func (Acknowledge) isCommand() {}
 
 // Target is the object of a row: a task, one of its runs, or a node.
 type Target struct {

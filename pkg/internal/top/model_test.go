@@ -45,6 +45,8 @@ func busy() task.Board {
 			Reason: task.ReasonTimeout, Node: "n1", EndedAt: ago(time.Hour), InARow: 1},
 		{Namespace: "ops", Task: "probe", Run: "20261121T115700.000Z-eeee", State: task.Lost, Reason: task.ReasonNodeLost, Node: "n4", EndedAt: ago(50 * time.Hour), InARow: 2},
 	}
+	b.AlertingCount, b.Alerts = 1, map[string]int{"critical": 1, "error": 3}
+	b.Alerting = []task.BoardAlerting{{Namespace: "default", Task: "sync", Kinds: []task.AlertKind{task.AlertSuccessWithin}, Severity: "critical", LastSuccess: ago(27 * time.Hour)}}
 	for i := range Listed {
 		b.Next = append(b.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprintf("sync-%03d", i), Time: in(time.Duration(i) * time.Second)})
 	}
@@ -259,6 +261,57 @@ func TestScreen_OfATask(t *testing.T) {
 
 	press(m, "esc")
 
+	if m.view != nil {
+		t.Error("esc does not go back to the panes")
+	}
+}
+
+// A lists the open alerts, the most severe first. Keys apply to the task under the cursor.
+func TestScreen_OfAlerts(t *testing.T) {
+	m := screen(Config{Namespace: "default"}, 80, 24, busy())
+	if got := press(m, "A"); len(got) != 1 || got[0] != (ReadAlerts{}) {
+		t.Fatalf("A asks for %+v", got)
+	}
+
+	alert := func(ns, name string, kind task.AlertKind, severity string, receivers ...task.AlertReceiver) task.AlertStatus {
+		a := task.AlertStatus{Alert: task.Alert{Namespace: ns, Task: name, Kind: kind, Since: ago(time.Hour), Failures: 2}, Severity: severity, Receivers: receivers}
+		a.Name = a.Alert.Name()
+		return a
+	}
+	list := []task.AlertStatus{
+		alert("ops", "probe", task.AlertFailures, "error", task.AlertReceiver{Receiver: "ops/slack", State: task.ReceiverWaiting, Blocked: &task.AlertBlock{Why: task.BlockMissing}}),
+		alert("default", "sync", task.AlertSuccessWithin, "critical", task.AlertReceiver{Receiver: "ops/slack", State: task.ReceiverNotified}),
+		{Alert: task.Alert{Kind: task.AlertCluster, Code: "receivers", Since: ago(time.Minute), Text: "a receiver \x1b[31m gets no messages"}, Name: "cluster:receivers", Severity: "error"},
+	}
+	list[0].Acknowledged, list[0].Silence = &task.AlertMark{At: ago(time.Minute), By: "user:ann (token x)"}, &task.AlertSilence{Until: in(time.Hour)}
+	m.Update(AlertList{Alerts: list})
+	golden(t, "alerts-80", m.View())
+
+	about := Target{Namespace: "default", Task: "sync"}
+	if got := press(m, "a", "n", "a", "y"); len(got) != 1 || got[0] != (Acknowledge{about}) {
+		t.Errorf("a and y: %+v", got)
+	}
+	if got := press(m, "j", "a", "j"); len(got) != 0 || m.ask != nil {
+		t.Errorf("an alert about the cluster has no task: %+v", got)
+	}
+	if got := press(m, "g", "enter"); len(got) != 1 || got[0] != (ReadTask{about}) {
+		t.Errorf("enter: %+v", got)
+	}
+	press(m, "esc")
+	if m.view == nil || m.view.kind != alertList {
+		t.Error("esc does not go back to the alerts")
+	}
+
+	m.Update(Clock(noon.Add(3 * time.Second)))
+	m.Update(AlertList{Err: errors.New("connection refused")})
+	if text := m.View().Text(); !strings.Contains(text, "connection refused") || !strings.Contains(text, "default/sync") && !strings.Contains(text, "sync:success_within") {
+		t.Errorf("with an error:\n%s", text)
+	}
+	m.Update(AlertList{})
+	if text := m.View().Text(); !strings.Contains(text, "no open alerts") {
+		t.Errorf("without alerts:\n%s", text)
+	}
+	press(m, "esc")
 	if m.view != nil {
 		t.Error("esc does not go back to the panes")
 	}

@@ -203,6 +203,12 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 			return RunExplanation{command.About, a, err}
 		})
 
+	case ReadAlerts:
+		ask(func(ctx context.Context) Message {
+			list, err := c.Alerts.List(ctx, client.AlertListOptions{})
+			return AlertList{list, err}
+		})
+
 	case FollowLogs:
 		p.stopLogs()
 		var logs context.Context
@@ -223,12 +229,33 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 			return doneMessage("paused "+command.Of.Task, "could not pause "+command.Of.Task, err)
 		})
 
+	case Acknowledge:
+		ask(func(ctx context.Context) Message { return acknowledge(ctx, c, command.Of) })
+
 	case Resume:
 		ask(func(ctx context.Context) Message {
 			_, err := c.Tasks.Resume(ctx, command.Of.Namespace, command.Of.Task, 0)
 			return doneMessage("resumed "+command.Of.Task, "could not resume "+command.Of.Task, err)
 		})
 	}
+}
+
+// acknowledge acknowledges the open alerts of a task.
+func acknowledge(ctx context.Context, c *client.Client, about Target) ActionResult {
+	all, err := c.Alerts.ListByTask(ctx, about.Namespace, about.Task)
+	done := 0
+	for _, a := range all.Items {
+		if err == nil && a.IsOpen() {
+			_, err = c.Alerts.Acknowledge(ctx, a.Namespace, a.Task, a.Kind)
+			done++
+		}
+	}
+
+	if err == nil && done == 0 {
+		return ActionResult{about.Task + " has no open alerts", nil}
+	}
+
+	return doneMessage(fmt.Sprintf("acknowledged %s of %s", formatCount(done, "alert"), about.Task), "could not acknowledge the alerts of "+about.Task, err)
 }
 
 // doneMessage returns the message about the result of a change.

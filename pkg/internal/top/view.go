@@ -15,6 +15,7 @@ const (
 	nodeDetails
 	why
 	logs
+	alertList
 )
 
 // view is a text about one object, in front of the panes.
@@ -26,6 +27,8 @@ type view struct {
 	top   int       // the first visible line
 	tail  bool      // stay at the end when lines are added
 
+	list    pane // of alerts
+	listed  bool // the alerts have arrived
 	details *TaskDetails
 	answer  *RunExplanation
 	run     task.Run // the run whose output is shown
@@ -52,6 +55,13 @@ func (v *view) applyMessage(m *Model, msg Message) {
 	case RunExplanation:
 		if v.kind == why && v.about == msg.About {
 			v.answer, v.err = &msg, msg.Err
+		}
+	case AlertList:
+		if v.kind == alertList {
+			if v.err = msg.Err; msg.Err == nil {
+				v.listed = true
+				v.list.setRows(m.alertRows(msg.Alerts), m.filter)
+			}
 		}
 	case RunOutput:
 		if v.kind == logs && v.about == msg.About {
@@ -129,6 +139,16 @@ func (m *Model) viewKey(k string) []Command {
 		return nil
 	}
 
+	if v.kind == alertList {
+		if v.list.moveCursor(k, max(m.height-4, 1)) {
+			return nil
+		}
+		if r := v.list.selectedRow(); r != nil && r.target.isTask() {
+			return m.onTarget(k, r.target)
+		}
+		return nil
+	}
+
 	if v.scrollByKey(k, max(m.height-4, 1)) {
 		return nil
 	}
@@ -155,6 +175,8 @@ func (v *view) keyHelp() [][2]string {
 	switch v.kind {
 	case logs:
 		keys = append(keys, [2]string{"f", "follow"}, [2]string{"w", "why"})
+	case alertList:
+		keys = [][2]string{{"esc", "back"}, {"enter", "details"}, {"a", "acknowledge"}, {"l", "logs"}, {"w", "why"}}
 	case why:
 		keys = append(keys, [2]string{"l", "logs"})
 	case viewDetails:
@@ -170,6 +192,10 @@ func (v *view) keyHelp() [][2]string {
 
 // drawView draws the view in room lines.
 func (v *view) drawView(m *Model, room int) Picture {
+	if v.kind == alertList {
+		return v.drawAlerts(m, room)
+	}
+
 	title, body := v.titleAndText(m)
 	if v.err != nil {
 		body = append(Picture{{{" " + m.toPrintable(stripControls(v.err.Error())), Red}}, {}}, body...)
