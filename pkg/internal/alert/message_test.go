@@ -167,7 +167,7 @@ carillon cluster status
 			}),
 			want: `
 MORE shop: 112 alerts without a name: 100 failures, 12 success_by (as of 11:00 UTC)
-https://carillon.example.com/ui/tasks?ns=shop
+https://carillon.example.com/ui/alerts?ns=shop
 carillon alert list -n shop
 50 more open: shop 50`,
 		},
@@ -186,7 +186,7 @@ also notified: ops/pager`,
 			want: `
 TEST ops/slack: this receiver gets messages (as of 01:01 UTC)
 This is a test. No alert has caused it.
-https://carillon.example.com/ui/
+https://carillon.example.com/ui/alerts
 1 more open: shop 1`,
 		},
 	} {
@@ -221,7 +221,7 @@ FAILED web/cache: exit 1, 2 in a row, since Tue 24 Nov 01:00 +01:00
 RESOLVED shop/load: succeeded Tue 24 Nov 08:16 +01:00, failing for 7h 16m
   owner team-data
 2 more closed
-https://carillon.example.com/ui/
+https://carillon.example.com/ui/alerts
 carillon alert list -A
 4 more open: shop 3, cluster 1`
 	if got := m.Variables()[VarText]; got != want {
@@ -312,7 +312,7 @@ func TestMessage_Variables(t *testing.T) {
 		{"closed, while others are open", message("02:01", func(m *Message) { m.Closed, m.Open = []Item{resolved}, map[string]int{"shop": 3} }), map[string]string{
 			VarTask: "shop/sync", VarAction: ActionResolve, VarKey: key}},
 		{"several", message("02:01", func(m *Message) { m.Opened = []Item{warning, unlabelled} }), map[string]string{
-			VarTask: "", VarKind: "", VarSince: "", VarURL: "https://carillon.example.com/ui/", VarAction: ActionTrigger, VarKey: receiver, VarSeverity: "error"}},
+			VarTask: "", VarKind: "", VarSince: "", VarURL: "https://carillon.example.com/ui/alerts", VarAction: ActionTrigger, VarKey: receiver, VarSeverity: "error"}},
 		{"several closed, nothing open", message("02:01", func(m *Message) { m.Closed = []Item{resolved, resolved} }), map[string]string{
 			VarAction: ActionResolve, VarKey: receiver, VarSeverity: "critical"}},
 		{"several closed, others open", message("02:01", func(m *Message) { m.Closed, m.Open = []Item{resolved, resolved}, map[string]int{"web": 1} }), map[string]string{

@@ -68,18 +68,18 @@ func (w *writer) key() string {
 	return KeyOf(w.m.Cluster, &about).String()
 }
 
-// url returns the page of the Web UI about an alert, or its first page for several. It is empty if nobody has set the public URL.
+// url returns the page of the Web UI about an alert, or that of all alerts for several. It is empty if nobody has set the public URL.
 func (w *writer) url(item *Item) string {
 	base := strings.TrimRight(short(w.m.PublicURL), "/")
 	switch {
 	case base == "":
 		return ""
 	case item == nil:
-		return base + "/ui/"
+		return base + "/ui/alerts"
 	case item.Alert.Kind == task.AlertCluster:
 		return base + "/ui/health"
 	case item.Alert.Kind == task.AlertMore:
-		return base + "/ui/tasks?ns=" + short(item.Alert.Namespace)
+		return base + "/ui/alerts?ns=" + short(item.Alert.Namespace)
 	}
 
 	return base + "/ui/tasks/" + nameOf(&item.Alert)
