@@ -459,6 +459,7 @@ func (v *View) AnyFaulty(groups []builderGroup) bool {
 var shownFields = []string{
 	"description", "timezone", "jitter", "overlap", "missed.policy", "action.process.user", "action.process.dir", "action.http.method", "action.http.url",
 	"action.http.expect.status", "timeout", "target.selector", "target.strategy", "target.count", "retry.attempts", "retry.backoff", "pause_after_failures", "history.keep",
+	"alerts.notify", "alerts.failures", "alerts.success_within", "alerts.success_by",
 }
 
 // MoreFields returns the plain fields that the form does not show first, by the object that contains them.

@@ -316,8 +316,8 @@ func TestBulk_DeletesAfterTheNumber(t *testing.T) {
 		t.Fatalf("run: %d %s", a.StatusCode, a.body)
 	}
 	page = ann.page("/ui/tasks")
-	without(t, page, ">a<", ">b<")
-	want(t, page, ">c<")
+	without(t, page, "/ui/tasks/prod/a", "/ui/tasks/prod/b")
+	want(t, page, "/ui/tasks/prod/c")
 
 	for _, plan := range []string{"", "prod a x", "prod a uid -1", "prod a uid x"} {
 		form.Set("plan", plan)

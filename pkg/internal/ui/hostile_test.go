@@ -28,6 +28,7 @@ var fixturePages = map[string]string{
 	"load":   "/ui/load?minute=2026-11-20T23:00:00Z",
 	"events": "/ui/events?since=1h",
 	"health": "/ui/health",
+	"alerts": "/ui/alerts?do=silence&in=prod&tasks=web&of=web",
 }
 
 // hostileText would leave any place of a page, a script, a URL, or a line of a stream.

@@ -82,6 +82,7 @@ func screens() []Screen {
 		taskScreen(),
 		runsScreen(),
 		runScreen(),
+		alertsScreen(),
 		newTaskScreen(),
 		editTaskScreen(),
 		nodesScreen(),
@@ -99,6 +100,7 @@ var navigation = []navEntry{
 	{screen: "now", label: "Now", key: "n"},
 	{screen: "tasks", label: "Tasks", key: "t"},
 	{screen: "runs", label: "Runs", key: "r"},
+	{screen: "alerts", label: "Alerts", key: "a"},
 	{screen: "load", label: "Load", key: "l"},
 	{screen: "nodes", label: "Nodes", key: "o"},
 	{screen: "shards", label: "Shards", key: "s"},
@@ -135,6 +137,7 @@ type counts struct {
 	everything  bool       // the viewer reads all namespaces
 	readsFleet  bool       // and the nodes
 	readsStatus bool       // and the cluster
+	readsAlerts bool       // the viewer reads the alerts of some namespace
 }
 
 // countsEvery is how long the counts of the navigation are used.
@@ -162,6 +165,8 @@ func (s *Server) countsFor(ctx context.Context, q *Request) counts {
 		c.board.BoardLists, c.board.Nodes = task.BoardLists{}, nodes
 		c.readsFleet, _ = q.May("read", "nodes", "")
 		c.readsStatus, _ = q.May("read", "cluster", "")
+		rights := rightsCache{r: q}
+		c.readsAlerts = slices.ContainsFunc(q.Namespaces(), func(ns string) bool { return rights.may("read", "runs", ns) })
 
 		return c, nil
 	})
@@ -240,6 +245,10 @@ func (c *counts) text(screen string) (text string, alert bool) {
 		}
 	case "runs":
 		return wording.Grouped(b.ActiveCount + b.WaitingCount), false
+	case "alerts":
+		if n := b.OpenAlerts(); n > 0 && c.readsAlerts {
+			return wording.Grouped(n), true
+		}
 	case "nodes":
 		if c.readsFleet {
 			return c.nodesText()

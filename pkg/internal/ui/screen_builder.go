@@ -3,6 +3,7 @@ package ui
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"html/template"
 	"net/http"
@@ -116,6 +117,9 @@ func storedSpec(ctx context.Context, r *Request) (client.Task, error) {
 
 	t := client.Task{}
 	t.Spec = task.Defaults()
+	if r.Query.Has("receiver") {
+		t.Spec = newReceiver()
+	}
 	t.Namespace = cmp.Or(r.Query.Get("ns"), t.Namespace)
 	from := r.Query.Get("from")
 	if from == "" {
@@ -132,6 +136,15 @@ func storedSpec(ctx context.Context, r *Request) (client.Task, error) {
 	t.Name, t.Paused, t.PausedUntil, t.PauseReason = "", false, task.Time{}, ""
 
 	return t, nil
+}
+
+// newReceiver returns a receiver of alerts that posts their text as many chat services expect it. Its address is missing.
+func newReceiver() task.Spec {
+	s := task.ReceiverDefaults(task.Action{HTTP: &task.HTTP{}})
+	s.Action = task.Action{HTTP: &task.HTTP{JSON: json.RawMessage(`{"text":"${env.ALERT_TEXT}"}`)}}
+	s.Accept.Env = []string{"ALERT_TEXT"}
+
+	return s
 }
 
 // showStored fills in the forms with a task that nobody has changed yet.

@@ -48,6 +48,8 @@ type nowPage struct {
 	At       task.Time // to the minute
 	Count    int       // how many things need a human
 	Summary  string    // their kinds, in the order of the page
+	Alerts   int       // open alerts
+	BySevere string    // how many of them have which severity
 	Groups   []problemGroup
 	Failures []failureGroup // failing tasks, which the group of that kind does not list
 	Tasks    int
@@ -144,6 +146,7 @@ func loadNow(ctx context.Context, r *Request, loads *sharedCache[*minutesChart])
 	problems := overview.Problems(&b)
 	p := &nowPage{
 		At: task.At(b.At.Truncate(time.Minute)), Count: overview.Attention(problems), Summary: strings.Join(overview.Summary(problems), ", "), Tasks: b.Tasks, Whole: r.ReadsEverything(),
+		Alerts: b.OpenAlerts(), BySevere: overview.SeveritiesText(b.Alerts),
 		Recent: b.Recent, Running: b.ActiveCount, Waiting: b.WaitingCount, Reasons: waitingText(b.Waiting), Soon: soon,
 	}
 	for _, g := range problems {

@@ -23,7 +23,7 @@ func taskScreen() Screen {
 		Title:   func(v *View) string { return v.Value("name") },
 		Load:    loadTask,
 		Command: taskCommand,
-		Parts:   []Part{{Name: "head"}, {Name: "failure"}, {Name: "body", Hold: true}},
+		Parts:   []Part{{Name: "head"}, {Name: "failure"}, {Name: "alerts"}, {Name: "body", Hold: true}},
 		Every:   2 * time.Second, // each rendering reads the records of the task from etcd
 		Actions: []Action{
 			{Pattern: pattern + "/trigger", Run: triggerTask},
@@ -31,6 +31,7 @@ func taskScreen() Screen {
 			{Pattern: pattern + "/resume", Run: resumeTask},
 			{Pattern: pattern + "/delete", Run: deleteTask},
 			{Pattern: pattern + "/rollback", Run: rollbackTask},
+			{Pattern: pattern + "/test", Run: testReceiver},
 		},
 	}
 }
@@ -64,7 +65,8 @@ type taskPage struct {
 	Panel *taskPanel
 	Asked task.Time // when the page was made
 
-	Days       *taskDays // in the overview and in the statistics; nil if the viewer may not read runs
+	Days       *taskDays   // in the overview and in the statistics; nil if the viewer may not read runs
+	Alerts     *taskAlerts // in the overview of a task that has expectations, or is a receiver
 	Overview   *taskOverview
 	Runs       *taskRuns
 	Stats      *taskStats
@@ -95,7 +97,7 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 	if p.May, err = taskRightsOf(r, ns); err != nil {
 		return nil, err
 	}
-	var noDays error
+	var noDays, noAlerts error
 	callgroup.Run(
 		func() { p.Panel = loadPanel(ctx, r, t, p.May) },
 		func() {
@@ -103,10 +105,15 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 				p.Days, noDays = loadTaskDays(ctx, r, t)
 			}
 		},
+		func() {
+			if p.Tab == "" {
+				p.Alerts, noAlerts = loadTaskAlerts(ctx, r, t)
+			}
+		},
 		func() { err = p.loadTab(ctx, r) },
 	)
-	if noDays != nil {
-		return nil, noDays
+	if noDays != nil || noAlerts != nil {
+		return nil, cmp.Or(noDays, noAlerts)
 	}
 
 	return p, err

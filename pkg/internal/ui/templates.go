@@ -90,6 +90,7 @@ func functions(static *staticFiles) template.FuncMap {
 		"took":     tookText,
 		"result":   resultBadge,
 		"problem":  problemBadge,
+		"severity": severityBadge,
 
 		"problemClass": func(s overview.Severity) string { return problemClasses[s] },
 		"meter":        meter,
@@ -163,6 +164,12 @@ var problemClasses = map[overview.Severity]string{overview.Critical: "bad", over
 func problemBadge(g problemGroup) template.HTML {
 	return badgeWith(badge{g.Sign, problemClasses[g.Severity]}, g.Title)
 }
+
+// severities are the looks of the severities of alerts.
+var severities = map[string]badge{"critical": {"▲", "bad"}, "error": {"✗", "bad"}, "warning": {"!", "warn"}, "info": {"○", "note"}}
+
+// severityBadge shows the severity of an alert.
+func severityBadge(severity string) template.HTML { return badgeWith(severities[severity], severity) }
 
 // stateSign shows a state as its symbol, where words are given for several of them together.
 func stateSign(state any) template.HTML {

@@ -165,13 +165,29 @@ func (c *cluster) createFixtures(ctx context.Context) error {
 		}
 	}
 
+	silence := client.SilenceRequest{Glob: "legacy-*", For: task.Duration(time.Hour), Reason: "until the new firewall works " + hostileText}
+	if _, err := c.api.Alerts.Silence(ctx, "default", silence, false); err != nil {
+		return fmt.Errorf("silence: %w", err)
+	}
+
 	for id, state := range map[string]task.State{c.failed: task.Failed, c.running: task.Running} {
 		if err := c.awaitRun(ctx, id, state); err != nil {
 			return err
 		}
 	}
 
-	return nil
+	return c.awaitAlert(ctx)
+}
+
+// awaitAlert waits until the alert of the task that fails is open.
+func (c *cluster) awaitAlert(ctx context.Context) error {
+	return poll(ctx, time.Minute, func() error {
+		list, err := c.api.Alerts.List(ctx, client.AlertListOptions{Namespace: "default"})
+		if err == nil && len(list) == 0 {
+			err = errors.New("no alert is open")
+		}
+		return err
+	})
 }
 
 // fixtureTasks are the tasks of the test cluster. Most have no ticks while the tests run.
@@ -199,7 +215,10 @@ func fixtureTasks() []task.Spec {
 		add("backup-db", "30 2 * * *", shell("echo dumping; echo done"), labels("team", "data", "tier", "gold"), func(s *task.Spec) {
 			s.Accept.Env = []string{"DAY"}
 		}),
-		add("nightly-report", "15 3 * * 1-5", shell(`echo "reading orders"; echo "cannot reach db-2: connection refused" >&2; exit 3`), labels("team", "data")),
+		add("nightly-report", "15 3 * * 1-5", shell(`echo "reading orders"; echo "cannot reach db-2: connection refused" >&2; exit 3`), labels("team", "data"), func(s *task.Spec) {
+			s.Alerts = &task.Alerts{Notify: []string{"slack", "ops/nobody"}, SuccessWithin: task.Duration(100 * time.Hour)}
+		}),
+		slackReceiver(),
 		add("import-orders", "@manual", shell(`i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "imported batch $i"; sleep 0.2; done`), labels("team", "shop")),
 		add("legacy-sync", "*/5 * * * *", shell("true"), func(s *task.Spec) {
 			s.Paused, s.PauseReason = true, "waits for the new firewall "+hostileText
@@ -221,6 +240,15 @@ func fixtureTasks() []task.Spec {
 		add("hourly-b", "0 * * * *", shell("true")),
 		add("frozen-job", "0 * * * *", shell("true"), func(s *task.Spec) { s.Namespace = "frozen" }),
 	}
+}
+
+// slackReceiver is a receiver of alerts that only says that it has sent the message.
+func slackReceiver() task.Spec {
+	s := task.ReceiverDefaults(task.Action{Process: &task.Process{Shell: `echo "$ALERT_TEXT"`}})
+	s.Namespace, s.Name, s.Description, s.Accept.Env = "default", "slack", "Posts into #ops", []string{"ALERT_TEXT"}
+	s.Action = task.Action{Process: &task.Process{Shell: `echo "$ALERT_TEXT"`}}
+
+	return s
 }
 
 // trigger queues a run, and returns its id.
