@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/guardian"
+	"github.com/carillonhq/carillon/executor/outputmail"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
@@ -85,6 +86,9 @@ type Config struct {
 	// Policy is what the node's administrator allows; nil allows everything.
 	Policy process.Policy
 
+	// Mail is how, and to whom, this node may send the output of runs by mail. The zero value sends none.
+	Mail outputmail.Policy
+
 	// HTTP creates what runs the attempts of HTTP actions and stores their output in the spool. New calls it. If it is nil,
 	// this node does not support them.
 	HTTP func(*spool.Spool) (AttemptRunner, error)
@@ -145,6 +149,7 @@ type Executor struct {
 	metrics  metrics
 	spool    *spool.Spool
 	runner   *process.Runner
+	mailer   *outputmail.Mailer
 	reread   time.Duration // between lists of the inbox
 	patience time.Duration // how long an event of the watch may be in flight
 	clocks   clocks
@@ -245,6 +250,9 @@ func New(cfg Config) (*Executor, error) {
 		e.cancelsLate[lateIDOf(&c)] = &lateCancel{LateCancel: c}
 	}
 
+	e.mailer = outputmail.New(outputmail.Config{
+		Policy: cfg.Mail, Node: cfg.Node, Spool: output, Programs: runner, Logger: log, Registerer: cfg.Registerer,
+	})
 	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, maxWriters)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
@@ -359,6 +367,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 
 	others.Go(func() { _ = e.spool.Run(life) })
+	others.Go(func() { _ = e.mailer.Run(life) })
 
 	// Wait until the runner can start processes. Until then no inbox is followed, so nothing starts.
 	ready := make(chan struct{})

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor/outputmail"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -266,6 +267,8 @@ func (e *Executor) endRecorded(x *ending) {
 		}
 		e.writeFailed(a, x.held.Mod, err, "finish", retryFinish)
 		return
+	case x.next == nil && a.kind == task.KindProcess && a.Output.WantsMail(&x.run):
+		e.mailer.Offer(outputmail.End{Attempt: a.Assigned, Run: x.run})
 	}
 
 	a.busy = false

@@ -6,6 +6,7 @@
 //	                                               .keep    the output expires at this file's modification time
 //	                                               .raw     the output must not be compressed
 //	                                               .http    the output is the response of an HTTP action
+//	                                               .mail    a mail with the output was sent, or was about to be
 //
 // An attempt writes to Pipes, from which an Output copies to the file. Readers may open an output at any time, also
 // while it is written, and Watch notifies them when there is more. Run compresses and removes outputs of attempts that
@@ -19,6 +20,8 @@
 //     is written. If the limit was reached, a line at the end of the file says so.
 //   - A reader finds an output either as it was printed or compressed, never a part of it. A crash at any moment leaves
 //     one of them or both, and at most a temporary file that the next compression overwrites.
+//   - MarkMailed succeeds at most once for an attempt while its mark is kept, also after a crash of the host. The mark is
+//     removed with the output or, without output, when it is too old.
 //   - The output of an attempt that has not ended is never removed. Outputs that have ended are removed when they are
 //     too old, and the oldest of them when they use too much disk space. Responses of HTTP actions use at most a quarter
 //     of that space, so that they do not displace the output of processes.

@@ -191,7 +191,7 @@ func (o *Output) appendBytes(b []byte) int64 {
 	}
 
 	if o.file == nil {
-		if o.file, o.broken = createFile(o.path); o.broken != nil {
+		if o.file, o.broken = createFile(o.path, os.O_TRUNC); o.broken != nil {
 			o.setBroken()
 			return 0
 		}
@@ -219,10 +219,10 @@ func (o *Output) setBroken() {
 	o.spool.log.Warn("output is not kept", zap.String("path", o.path), zap.Error(o.broken))
 }
 
-// createFile creates the file and its directories. It retries, because a sweep may
+// createFile creates a file and its directories, with additional flags. It retries, because a sweep may
 // remove the empty directories at the same time.
-func createFile(path string) (*os.File, error) {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+func createFile(path string, flags int) (*os.File, error) {
+	flags |= os.O_WRONLY | os.O_CREATE
 	f, err := os.OpenFile(path, flags, 0o600)
 	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 5; try++ {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil || errors.Is(err, fs.ErrNotExist) {

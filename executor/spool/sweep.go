@@ -26,10 +26,12 @@ const (
 	endTemp   = ".log.zst.tmp" // a compressed output that is being written
 	// endResponse is the end of an empty file: the output is the response of an HTTP action.
 	endResponse = ".http"
+	// endMail is the end of an empty file: a mail with the output was sent, or was about to be.
+	endMail = ".mail"
 )
 
 // fileEndings contains each ending before any other that is its suffix.
-var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw, endResponse}
+var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw, endResponse, endMail}
 
 // packedPath, timesOf, keepOf and rawOf return the paths of the other files of an output, given that of its log.
 func packedPath(log string) string { return strings.TrimSuffix(log, endLog) + endPacked }
@@ -189,7 +191,7 @@ func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 			f.raw = true
 		case endResponse:
 			f.isResponse = true
-		case endTimes, endTemp:
+		case endTimes, endTemp, endMail:
 			if f.at.IsZero() {
 				f.at = info.ModTime()
 			}

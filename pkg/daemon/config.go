@@ -3,9 +3,11 @@ package daemon
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/executor/outputmail"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
@@ -69,6 +72,11 @@ type Config struct {
 	// DefaultUser is the OS user of tasks that name none. "" is nobody if the daemon is root, and otherwise the
 	// daemon's own user.
 	DefaultUser string `json:"default_user"`
+
+	// Mails with the output of runs; see output.mail of a task.
+	Sendmail string   `json:"sendmail"` // absolute path; it may be absent
+	Mail     bool     `json:"mail"`
+	MailTo   []string `json:"mail_to"` // patterns of addresses; nil: all
 
 	// Sinks of audit records, in addition to etcd, which keeps them for 30 days.
 	AuditFile   string `json:"audit_file"`   // a file with a JSON object in each line
@@ -130,7 +138,7 @@ func Defaults() Config {
 		TLSClientAuth: string(certs.None),
 		Prefix:        record.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
-		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
+		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Sendmail: "/usr/sbin/sendmail", Mail: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
 }
 
@@ -227,6 +235,9 @@ func (c *Config) Validate() error {
 	if err := c.validateHTTPAllow(); err != nil {
 		return err
 	}
+	if err := c.validateMail(); err != nil {
+		return err
+	}
 	if err := c.validateAuditFile(); err != nil {
 		return err
 	}
@@ -271,6 +282,26 @@ func (c *Config) validateHTTPAllow() error {
 	}
 
 	return err
+}
+
+// validateMail checks sendmail and mail_to.
+func (c *Config) validateMail() error {
+	if !filepath.IsAbs(c.Sendmail) {
+		return task.Invalid(task.CodeBadValue, "sendmail", "%s is not an absolute path; to send no mail, set mail: false", task.Quote(c.Sendmail))
+	}
+
+	for i, pattern := range c.MailTo {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return task.Invalid(task.CodeBadValue, fmt.Sprintf("mail_to[%d]", i), "%s is not a pattern of addresses, such as *@example.com", task.Quote(pattern))
+		}
+	}
+
+	return nil
+}
+
+// mailPolicy returns how, and to whom, the node may send the output of runs.
+func (c *Config) mailPolicy() outputmail.Policy {
+	return outputmail.Policy{Sendmail: c.Sendmail, Off: !c.Mail, To: c.MailTo}
 }
 
 // validateAuditFile checks audit_file.

@@ -50,6 +50,8 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"advertise", func(c *daemon.Config) { c.Advertise = "10.0.0.7:7070" }},
 		{"http_allow[1]", func(c *daemon.Config) { c.HTTPAllow = []string{"127.0.0.1:8080", "127.0.0.1:0"} }},
 		{"http_allow[0]", func(c *daemon.Config) { c.HTTPAllow = []string{"http://127.0.0.1"} }},
+		{"sendmail", func(c *daemon.Config) { c.Sendmail = "sendmail" }},
+		{"mail_to[1]", func(c *daemon.Config) { c.MailTo = []string{"*@example.com", "[a"} }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = nil }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.Embedded = true }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = []string{"nonsense"} }},

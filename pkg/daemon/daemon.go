@@ -322,7 +322,7 @@ func (n *Node) wireExecutor(ctx context.Context) (err error) {
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
 		HTTP:    func(output *spool.Spool) (executor.AttemptRunner, error) { return n.newHTTPActions(ctx, output) },
-		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(),
+		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(), Mail: cfg.mailPolicy(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		// A former instance of this data directory is dead with all its processes: bePresent has cleared it before
 		// the executor sees the inbox.
@@ -379,6 +379,7 @@ func (n *Node) newPresence() *presence {
 		history: n.history, record: n.record,
 		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
+		mail: n.cfg.mailPolicy(),
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),

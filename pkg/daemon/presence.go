@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/executor/outputmail"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
@@ -80,6 +81,7 @@ type presence struct {
 	expiry      *certExpiryMonitor
 	facts       *hostfacts.Monitor
 	hostFiles   hostFiles
+	mail        outputmail.Policy
 	eligibility *eligibility
 	watchdog    *watchdog
 	stall       *stallMonitor // called after each announcement that succeeded
@@ -162,6 +164,7 @@ func (p *presence) nodeRecord() task.Node {
 	}
 
 	n.SecretKeys, n.StateBy = p.hostFiles.keyIDs(), p.state.WantedBy()
+	n.SendsMail = n.Has(task.RoleExecutor) && p.mail.HasSendmail()
 	n.Address = p.listeners.announcedAddress()
 	if err := p.listeners.listenError(); err != nil {
 		n.APIError = err.Error()

@@ -261,7 +261,7 @@ func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
 	a.Instance, a.Generation = n.Instance, int64(t.Generation)
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
 	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
-	a.Output = t.Policy.Output
+	a.Output = p.outputOf(t)
 
 	// The attempt carries its own lost_after. From now on the owner and the node both use this value,
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared

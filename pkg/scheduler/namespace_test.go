@@ -276,3 +276,27 @@ func TestAccept_ARunWaitsForTheNodeThatItsRequestNamed(t *testing.T) {
 		t.Errorf("ran on %q", got)
 	}
 }
+
+// The namespace may begin to record reads of output after a task was written.
+//
+// Verifies: G34
+func TestOutputOf_IsNotMailedWhereReadsAreRecorded(t *testing.T) {
+	w := bareWorker(t)
+	_, e := (&world{}).newTask("a", start, asUser("app"), func(t *task.Task) {
+		t.Output = task.Output{Limit: 1 << 20, Mail: []string{"ops@example.com"}, MailWhen: task.MailWhenFailure}
+	})
+	e.NamespaceRev = 7
+	a := w.give("a", e, 5)
+
+	if o := w.planWith(&task.Namespace{Name: "default", RunAs: []string{"app"}, Revision: 7}).outputOf(a); len(o.Mail) != 1 || o.MailWhen == "" {
+		t.Errorf("got %+v", o)
+	}
+	for _, n := range []*task.Namespace{{Name: "default", RunAs: []string{"app"}, AuditReads: true, Revision: 8}, nil} {
+		if o := w.planWith(n).outputOf(a); o.Mail != nil || o.MailWhen != "" || o.Limit != 1<<20 {
+			t.Errorf("%+v: %+v", n, o)
+		}
+	}
+	if len(a.Policy.Output.Mail) != 1 {
+		t.Error("the policy of the task was changed")
+	}
+}

@@ -314,6 +314,19 @@ func (p *plan) namespaceOf(t *state.Task) planNamespace {
 	return p.namespace
 }
 
+// outputOf returns what an attempt of a task is told about its output. The namespace may have begun to record reads of output
+// after the task was written. Then the output is not mailed, because nothing records who reads a mail (G34).
+func (p *plan) outputOf(t *state.Task) task.Output {
+	o := t.Policy.Output
+	if len(o.Mail) > 0 {
+		if n := p.namespaceOf(t).record; n == nil || n.AuditReads {
+			o.Mail, o.MailWhen, o.MailFrom = nil, "", ""
+		}
+	}
+
+	return o
+}
+
 // allows reports whether the namespace's record allows a task as it is. Without a record nothing may run.
 func (n planNamespace) allows(t *state.Task) bool {
 	if n.record == nil {

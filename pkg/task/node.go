@@ -84,6 +84,7 @@ type Node struct {
 	Facts      *Facts            `json:"facts,omitempty"`       // of its host, updated periodically
 	Blocked    []string          `json:"blocked,omitempty"`     // why it accepts no runs: facts beyond its own limits, policy, or stuck_starts
 	SecretKeys []string          `json:"secret_keys,omitempty"` // ids of the keys for secrets that it can read; the first one encrypts
+	SendsMail  bool              `json:"sends_mail,omitempty"`  // it has a sendmail, and its settings allow to mail output
 	Clock      Time              `json:"clock"`                 // its wall clock when this record was written
 	StartedAt  Time              `json:"started_at"`            // when its process started
 	JoinedAt   Time              `json:"joined_at,omitzero"`    // when its current session began

@@ -1,10 +1,14 @@
 package task
 
 import (
+	"fmt"
+	"net/mail"
 	"regexp"
 	"regexp/syntax"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Output defines what is kept of the output of attempts. The zero value means the node's defaults.
@@ -14,15 +18,26 @@ type Output struct {
 	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. The node's spool_retention is the maximum." absent:"the node's" min:"1m" max:"87600h"`
 	Mask     *bool    `json:"mask,omitempty" doc:"Replaces values of secrets in the output of processes by ***. To set it to false, you need the right to use the secrets of the task." absent:"true"`
 	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block." absent:"true"`
+	Mail     []string `json:"mail,omitempty" doc:"Addresses to which the node sends the output of each run, at most once, as MAILTO does for cron. Only for processes." absent:"none" maxItems:"10" uniqueItems:"true" example:"[ann@example.com]"`
+	MailWhen string   `json:"mail_when,omitempty" doc:"output: the last attempt of a run printed something. failure: the run failed or timed out." absent:"output" enum:"output,failure"`
+	MailFrom string   `json:"mail_from,omitempty" doc:"The sender of these mails, as MAILFROM does for cron." absent:"the user of the process" example:"cron@example.com"`
 }
 
 // IsZero reports whether all fields have their defaults.
-func (o Output) IsZero() bool { return o == Output{} }
+func (o Output) IsZero() bool {
+	return o.Streams == "" && o.Limit == 0 && o.Keep == 0 && o.Mask == nil && o.Compress == nil && len(o.Mail) == 0 && o.MailWhen == "" && o.MailFrom == ""
+}
 
 // The values of Output.Streams.
 const (
 	StreamsMerged = "merged"
 	StreamsApart  = "apart"
+)
+
+// The values of Output.MailWhen.
+const (
+	MailWhenOutput  = "output"
+	MailWhenFailure = "failure"
 )
 
 // The names of streams that are recorded separately.
@@ -39,6 +54,83 @@ func (o Output) Raw() bool { return o.Compress != nil && !*o.Compress }
 
 // MasksSecrets reports whether values of secrets are replaced in the output of processes.
 func (o Output) MasksSecrets() bool { return o.Mask == nil || *o.Mask }
+
+// WantsMail reports whether the end of a run's last attempt is mailed.
+func (o Output) WantsMail(r *Run) bool {
+	switch {
+	case len(o.Mail) == 0:
+		return false
+	case o.MailWhen == MailWhenFailure:
+		return r.State == Failed || r.State == TimedOut
+	}
+
+	return r.OutputBytes > 0
+}
+
+// validateMail checks the fields of mails with output.
+func (s *Spec) validateMail() error {
+	o := &s.Output
+	if len(o.Mail) == 0 {
+		for _, f := range []struct{ field, value string }{{"output.mail_when", o.MailWhen}, {"output.mail_from", o.MailFrom}} {
+			if f.value != "" {
+				return Invalid(CodeBadValue, f.field, "%s requires output.mail, which names the recipients", Quote(f.value))
+			}
+		}
+
+		return nil
+	}
+
+	switch kind := s.Action.Kind(); {
+	case kind == "": // the check of the action says so
+	case kind != KindProcess:
+		return Invalid(CodeBadValue, "output.mail", "applies only to processes, but the action is %s", kind)
+	case s.Action.Process.NoNewPrivs:
+		return Invalid(CodeBadValue, "output.mail", "is not possible with action.process.no_new_privs: sendmail runs as the user of the process, and needs privileges to queue a mail")
+	}
+
+	for i, address := range o.Mail {
+		if err := CheckMailAddress(fmt.Sprintf("output.mail[%d]", i), address); err != nil {
+			return err
+		}
+	}
+	if o.MailFrom != "" {
+		return CheckMailAddress("output.mail_from", o.MailFrom)
+	}
+
+	return nil
+}
+
+// maxMailAddress is the maximum length of an address, as in RFC 5321.
+const maxMailAddress = 254
+
+// CheckMailAddress checks the address of a mail: a plain one such as ann@example.com, without a display name, or the name
+// of a user of the host. It can be an argument of sendmail, and a part of a header: no address begins with "-", which is an
+// option, nor with "|" or "/", with which some programs deliver to a command or a file.
+func CheckMailAddress(field, address string) error {
+	refuse := func(rule string, args ...any) error {
+		return Invalid(CodeBadValue, field, "%s is not the address of a mail: "+rule, append([]any{Quote(address)}, args...)...)
+	}
+
+	switch unsafe := strings.IndexFunc(address, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune("\"(),:;<>[\\]", c) }); {
+	case address == "":
+		return Invalid(CodeRequired, field, "is required")
+	case len(address) > maxMailAddress:
+		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(address), maxMailAddress)
+	case unsafe >= 0:
+		r, _ := utf8.DecodeRuneInString(address[unsafe:])
+		return refuse("%q is not allowed; write it as ann@example.com, without a name", r)
+	case strings.ContainsRune("-|/", rune(address[0])):
+		return refuse("it begins with %q", address[0])
+	case !strings.Contains(address, "@"):
+		return nil // a user of the host
+	}
+
+	if parsed, err := mail.ParseAddress(address); err != nil || parsed.Address != address {
+		return refuse("write it as ann@example.com")
+	}
+
+	return nil
+}
 
 // Mark states when and through which stream the output from byte From up to the next mark arrived.
 type Mark struct {

@@ -152,6 +152,7 @@ func (s *Spec) checks() []func() error {
 		s.Target.validate,
 		s.Success.validate,
 		s.validateHTTP,
+		s.validateMail,
 		s.validateAccept,
 	}
 }

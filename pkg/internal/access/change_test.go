@@ -130,3 +130,19 @@ func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckTask_MailsNoOutputWhereReadsAreRecorded(t *testing.T) {
+	s := &task.Spec{Action: task.Action{Process: &task.Process{Command: []string{"true"}}}, Output: task.Output{Mail: []string{"ops@example.com"}}}
+	n := &task.Namespace{Name: "shop"}
+	if err := access.CheckTask(n, s); err != nil {
+		t.Error(err)
+	}
+
+	n.AuditReads = true
+	if err := access.CheckTask(n, s); err == nil || !strings.HasPrefix(err.Error(), "output.mail: namespace shop records who reads output") {
+		t.Errorf("got %v", err)
+	}
+	if s.Output.Mail = nil; access.CheckTask(n, s) != nil {
+		t.Error("a task without mail is refused")
+	}
+}

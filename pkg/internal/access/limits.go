@@ -10,14 +10,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// CheckTask reports whether a namespace's record allows a task: its user, its groups, its shell
-// and the files that it reads. The error names the field and what the namespace would allow. A
+// CheckTask reports whether a namespace's record allows a task: its user, its groups, its shell,
+// the files that it reads, and mails with its output. The error names the field and what the namespace would allow. A
 // task without a user is allowed: it runs as the node's default_user, which is never root
 // unless the node's administrator says so.
 func CheckTask(n *task.Namespace, s *task.Spec) error {
 	if f := findForbidden(n, &s.Action); f != nil {
 		return task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
 	}
+	if n.AuditReads && len(s.Output.Mail) > 0 {
+		return task.Invalid(task.CodeNotAllowed, "output.mail", "namespace %s records who reads output (audit_reads), and nothing records who reads a mail", n.Name)
+	}
+
 	return nil
 }
 

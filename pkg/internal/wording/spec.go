@@ -364,6 +364,17 @@ func OutputText(o task.Output) string {
 		words = append(words, "not compressed")
 	}
 
+	if len(o.Mail) > 0 {
+		text := "mailed to " + strings.Join(o.Mail, ", ")
+		if o.MailFrom != "" {
+			text += " from " + o.MailFrom
+		}
+		if o.MailWhen == task.MailWhenFailure {
+			text += " after failures"
+		}
+		words = append(words, text)
+	}
+
 	return strings.Join(words, ", ")
 }
 

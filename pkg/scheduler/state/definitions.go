@@ -87,9 +87,10 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		return nil, err
 	}
 
-	// Validate checks a whole entry. The action, and what requests may add to it, are not part of a policy.
+	// Validate checks a whole entry. The action, and what depends on it, are not part of a policy.
 	whole := e
 	whole.Action, whole.Accept = task.Action{Noop: &task.Noop{}}, task.Accept{}
+	whole.Output.Mail, whole.Output.MailWhen, whole.Output.MailFrom = nil, "", ""
 
 	if err := whole.Validate(); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 	if result != "" && result != client.Deleted {
 		if h.Nodes != nil {
 			known := c.Rights().View()
-			v.WarningDetails = views.PlacementWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
+			v.WarningDetails = views.WriteWarnings(known.Namespace(st.Ref.Namespace), st.Task.Spec, known.LimitNodes(h.Nodes()))
 		}
 		v.WarningDetails = append(v.WarningDetails, h.alertWarnings(c.Context(), []store.Stored{st})[0]...)
 		if v.WarningDetails != nil {

@@ -435,7 +435,7 @@ func (b *batch) renderAnswer(ctx context.Context, g *group) {
 		} else {
 			r.Revision, r.Task, r.Change = it.st.Task.Revision, shown[it], it.change
 			if b.Nodes != nil {
-				r.WarningDetails = views.PlacementWarnings(known.Namespace(it.ref.Namespace), it.st.Task.Spec, nodes)
+				r.WarningDetails = views.WriteWarnings(known.Namespace(it.ref.Namespace), it.st.Task.Spec, nodes)
 			}
 			if r.WarningDetails = append(r.WarningDetails, warnings[i]...); r.WarningDetails != nil {
 				r.Warnings = task.WarningTexts(r.WarningDetails)

@@ -9,6 +9,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// WriteWarnings returns the warnings about a task that was just written which depend on the present nodes.
+func WriteWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []task.Warning {
+	return append(PlacementWarnings(n, spec, nodes), mailWarnings(n, spec, nodes)...)
+}
+
 // PlacementWarnings returns a warning if no present node, or too few of them, can run a task that was just
 // written. The task is valid, because such a node may join later. But a selector with a typing error looks the
 // same, and its author is reading this answer.
@@ -48,6 +53,23 @@ func PlacementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []t
 	text := fmt.Sprintf("%s: no node%s accepts runs now; runs wait until one does", field, description)
 
 	return []task.Warning{{Code: task.WarnNoNodeMatches, Text: text}}
+}
+
+// mailWarnings returns a warning if no present node that would run a task can mail its output.
+func mailWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []task.Warning {
+	if len(spec.Output.Mail) == 0 {
+		return nil
+	}
+
+	target := spec.Target
+	target.Selector = access.JoinSelector(n, target.Selector)
+	takers := target.Takers(nodes, spec.Action.NeedsKey())
+	if len(takers) == 0 || slices.ContainsFunc(nodes, func(o task.Node) bool { return o.SendsMail && slices.Contains(takers, o.Name) }) {
+		return nil
+	}
+
+	return []task.Warning{{Code: task.WarnNoSendmail,
+		Text: "output.mail: no node that takes its runs now sends mail: they have no sendmail (setting sendmail), or mail: false"}}
 }
 
 // TargetWarnings returns a warning if the node that the request of a run named cannot take the run now. The run waits for this

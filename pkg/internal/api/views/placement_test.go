@@ -177,3 +177,36 @@ func TestTargetWarnings_OnlyIfTheNodeCannotTakeTheRun(t *testing.T) {
 		})
 	}
 }
+
+func TestWriteWarnings_NoNodeSendsMail(t *testing.T) {
+	node := func(name string, mails bool) task.Node {
+		return task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleExecutor}, Labels: map[string]string{"node": name}, SendsMail: mails}
+	}
+	spec := task.Spec{Action: task.Action{Process: &task.Process{Command: []string{"true"}}}, Output: task.Output{Mail: []string{"ops@example.com"}}}
+
+	for _, c := range []struct {
+		selector string
+		nodes    []task.Node
+		want     []string
+	}{
+		{"", []task.Node{node("n1", false), node("n2", true)}, nil},
+		{"", []task.Node{node("n1", false)}, []string{task.WarnNoSendmail}},
+		{"node = n1", []task.Node{node("n1", false), node("n2", true)}, []string{task.WarnNoSendmail}},
+		{"node = n2", []task.Node{node("n1", false), node("n2", true)}, nil},
+		{"node = n3", []task.Node{node("n1", false)}, []string{task.WarnNoNodeMatches}},
+	} {
+		spec.Target.Selector = c.selector
+		var codes []string
+		for _, w := range views.WriteWarnings(nil, spec, c.nodes) {
+			codes = append(codes, w.Code)
+		}
+		if !slices.Equal(codes, c.want) {
+			t.Errorf("%q on %d nodes: %q, want %q", c.selector, len(c.nodes), codes, c.want)
+		}
+	}
+
+	spec.Output.Mail, spec.Target.Selector = nil, ""
+	if list := views.WriteWarnings(nil, spec, []task.Node{node("n1", false)}); len(list) > 0 {
+		t.Errorf("without mail: %v", list)
+	}
+}
