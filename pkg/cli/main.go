@@ -32,6 +32,7 @@ import (
 	runcmd "github.com/carillonhq/carillon/pkg/cli/run"
 	schedulecmd "github.com/carillonhq/carillon/pkg/cli/schedule"
 	secretcmd "github.com/carillonhq/carillon/pkg/cli/secret"
+	"github.com/carillonhq/carillon/pkg/cli/sendmail"
 	shardcmd "github.com/carillonhq/carillon/pkg/cli/shard"
 	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
 	tokencmd "github.com/carillonhq/carillon/pkg/cli/token"
@@ -147,9 +148,9 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
 	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
-	cert, schema := certcmd.Command(f), schemaCommand(f)
-	factory.WithoutConfig(cert, schema, version)
-	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, version)
+	cert, schema, send := certcmd.Command(f), schemaCommand(f), sendmail.Command(f)
+	factory.WithoutConfig(cert, schema, send, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, send, version)
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

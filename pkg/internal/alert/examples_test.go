@@ -6,10 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/mail"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -127,49 +124,5 @@ func TestExamples_WebhookIsSigned(t *testing.T) {
 	}
 	if header.Get("Webhook-Signature") == "" || header.Get("Idempotency-Key") == "" {
 		t.Errorf("headers %v", header)
-	}
-}
-
-// The example writes its message to sendmail. No text adds a header or a recipient, or runs a command.
-func TestExamples_MailHasOneRecipient(t *testing.T) {
-	const sendmail = "/usr/sbin/sendmail"
-	spec := loadReceiver(t, "mail")
-	env := hostileMessage(spec.Accept.Env)
-
-	dir := t.TempDir()
-	fake := filepath.Join(dir, "sendmail")
-	if err := os.WriteFile(fake, []byte("#!/bin/sh\nprintf '%s\\n' \"$@\" >"+dir+"/args\ncat >"+dir+"/mail\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-
-	if !strings.Contains(spec.Action.Process.Shell, sendmail) {
-		t.Fatal("the example does not run sendmail")
-	}
-	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(spec.Action.Process.Shell, sendmail, fake))
-	for name, value := range env {
-		cmd.Env = append(cmd.Env, name+"="+value)
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-
-	args, err := os.ReadFile(filepath.Join(dir, "args"))
-	if err != nil || string(args) != "-i\n--\nops@example.com\n" {
-		t.Errorf("%v: sendmail got the arguments %q", err, args)
-	}
-
-	f, err := os.Open(filepath.Join(dir, "mail"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-
-	m, err := mail.ReadMessage(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(m.Body)
-	if len(m.Header) != 6 || m.Header.Get("Subject") != env[alert.VarTitle] || string(body) != env[alert.VarText]+"\n" {
-		t.Errorf("headers %v, body\n%s\nwant\n%s", m.Header, body, env[alert.VarText])
 	}
 }
