@@ -29,7 +29,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			"the format: /etc/crontab and /etc/cron.d have a user column, and /var/spool/cron/crontabs/ann is the crontab of\n" +
 			"ann. Any other file is yours, unless its lines have a user column, or you pass --system or --user.\n\n" +
 			"The tasks behave as under cron: they run as that user, on this host, in its time zone (or CRON_TZ), may overlap,\n" +
-			"and do not catch up. Lines with the same command become one task with several schedules. Task names are derived\n" +
+			"and do not catch up. MAILTO becomes output.mail. Lines with the same command become one task with several schedules. Task names are derived\n" +
 			"from the file and the command, so importing a file again changes nothing.\n\n" +
 			"The command reports lines that it cannot import, such as @reboot, imports the rest, and exits with 8.",
 		Example: `  crontab -l | carillon import crontab -
@@ -42,6 +42,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 	i.bindFlags(cmd, "default: this host's", "default: this host's")
 	cmd.Flags().BoolVar(&system, "system", false, "read files that have a user column")
 	cmd.Flags().StringVar(&owner, "user", "", "read the files as the crontab of the user with this `NAME`")
+	cmd.Flags().BoolVar(&i.MailOwner, "mail-owner", false, "mail the output of jobs without MAILTO to their user, as cron does")
 	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if system && owner != "" {

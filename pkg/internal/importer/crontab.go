@@ -194,7 +194,7 @@ type crontabReader struct {
 	keys    []string        // what identifies the action of each job, by index of jobs
 	names   map[string]bool // those in use
 	bad     []int           // the lines that cron ignores
-	mail    bool            // a note about mail was added
+	advised bool            // a note about alerts was added
 	result  Result
 }
 
@@ -263,6 +263,7 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.timeZone(), r.vars.delay
 	s.DST = e.dstPolicy(s.Timezone)
 	s.Action.Process = &process
+	notes = append(notes, r.vars.mailOutput(&s.Output, e.user, r.MailOwner)...)
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
 	s.Description = makeDescription(strings.Join(r.comment, "\n"))
 	if err := schedule.Check(s.Timing()); err != nil {
@@ -274,7 +275,8 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	// task.
 	notes = append(notes, commandNotes(e.command)...)
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
-	key := fmt.Sprintf("%q %q %q %q %q %s %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST)
+	key := fmt.Sprintf("%q %q %q %q %q %s %s %s %q %q", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST,
+		s.Output.Mail, s.Output.MailFrom)
 
 	for i, k := range r.keys {
 		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {

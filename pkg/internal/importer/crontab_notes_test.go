@@ -142,6 +142,55 @@ func TestCrontab_OneNoteAboutMail(t *testing.T) {
 	}
 }
 
+// Who gets mail from cron gets it from the tasks.
+func TestCrontab_MailTo(t *testing.T) {
+	for _, c := range []struct {
+		name, settings string
+		owner          bool
+		want, from     string
+		note           string
+	}{
+		{"an address", "MAILTO=ops@example.com\n", false, "ops@example.com", "", ""},
+		{"quotes", `MAILTO="ops@example.com"` + "\n", false, "ops@example.com", "", ""},
+		{"several", "MAILTO=ops@example.com,root,ops@example.com\n", false, "ops@example.com root", "", ""},
+		{"a user", "MAILTO=root\n", false, "root", "", ""},
+		{"nobody", "MAILTO=\"\"\n", true, "", "", ""},
+		{"nobody, without quotes", "MAILTO=\n", true, "", "", ""},
+		{"the last one counts", "MAILTO=a@example.com\nMAILTO=b@example.com\n", false, "b@example.com", "", ""},
+		{"not set", "", false, "", "", ""},
+		{"not set, for the owner", "", true, "ann", "", ""},
+		{"set, not for the owner", "MAILTO=ops@example.com\n", true, "ops@example.com", "", ""},
+		{"a sender", "MAILTO=ops@example.com\nMAILFROM=cron@example.com\n", false, "ops@example.com", "cron@example.com", ""},
+		{"a sender alone", "MAILFROM=cron@example.com\n", false, "", "", ""},
+		{"a bad sender", "MAILTO=root\nMAILFROM=-X/tmp/x\n", false, "root", "", `MAILFROM: "-X/tmp/x" is not imported`},
+		{"an option", "MAILTO=-X/tmp/x\n", true, "", "", `MAILTO: "-X/tmp/x" is not imported`},
+		{"a space", "MAILTO=a@example.com, b@example.com\n", true, "", "", `MAILTO: "a@example.com, b@example.com" is not imported`},
+		{"too many", "MAILTO=a,b,c,d,e,f,g,h,i,j,k\n", false, "a b c d e f g h i j", "", "MAILTO has 11 recipients"},
+	} {
+		o := options
+		o.MailOwner = c.owner
+		r := importer.Crontab("f", c.settings+"* * * * * x\n", ofAnn, o)
+		if len(r.Jobs) != 1 {
+			t.Errorf("%s: %+v", c.name, r)
+			continue
+		}
+
+		j := r.Jobs[0]
+		if got := strings.Join(j.Spec.Output.Mail, " "); got != c.want || j.Spec.Output.MailFrom != c.from || j.Spec.Output.MailWhen != "" {
+			t.Errorf("%s: mails to %q from %q, want %q from %q", c.name, got, j.Spec.Output.MailFrom, c.want, c.from)
+		}
+		if c.note == "" && len(j.Notes) > 0 || c.note != "" && !hasNote(j, c.note) {
+			t.Errorf("%s: notes %q", c.name, j.Notes)
+		}
+	}
+
+	// The recipients are a part of the task, and the type of the mail a variable, as in cron.
+	r := importer.Crontab("f", "CONTENT_TYPE=text/html\nMAILTO=a\n1 * * * * x\nMAILTO=b\n2 * * * * x\nMAILTO=a\n3 * * * * x\n", ofAnn, options)
+	if len(r.Jobs) != 2 || len(r.Jobs[0].Spec.Schedule) != 2 || r.Jobs[1].Spec.Output.Mail[0] != "b" || r.Jobs[0].Spec.Action.Process.Env["CONTENT_TYPE"] != "text/html" {
+		t.Errorf("%+v", r.Jobs)
+	}
+}
+
 // A crontab that was copied from /etc is read as what it is, or not at all.
 func TestGuessForm(t *testing.T) {
 	exists := func(name string) bool { return slices.Contains([]string{"root", "ann", "git", "www-data"}, name) }

@@ -2,8 +2,10 @@ package importer
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +19,9 @@ type settings struct {
 	env   map[string]string
 	zone  string
 	delay task.Duration // RANDOM_DELAY
+
+	mailTo   *string // MAILTO; nil: it is not set, so cron mails to the user
+	mailFrom string  // MAILFROM
 }
 
 // parseAssignment parses NAME = VALUE. Both may be quoted. It returns false if the line is something else. As in
@@ -84,17 +89,17 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 		return
 	case "LOGNAME":
 		return // cron ignores it
-	case "MAILTO", "MAILFROM":
-		if value != "" && value != `""` && !r.mail {
-			r.mail = true
-			r.result.addNote(at, "%s is not supported: to be notified of failures, set alerts: {notify: [RECEIVER]}; to read the output of runs, use carillon logs", name)
+	case "MAILTO":
+		if v.mailTo = &value; value != "" && !r.advised {
+			r.advised = true
+			r.result.addNote(at, "MAILTO becomes output.mail; to be notified of jobs that fail or do not run, and only of these, set alerts: {notify: [RECEIVER]}")
 		}
+		return
+	case "MAILFROM":
+		v.mailFrom = value
 		return
 	case "TZ":
 		r.result.addNote(at, "TZ is only a variable of the commands, as in cron; to set the time zone of schedules, use CRON_TZ or --timezone")
-	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
-		r.result.addNote(at, "%s configures mail, which Carillon does not send", name)
-		return
 	}
 
 	if strings.HasPrefix(name, "CARILLON_") {
@@ -159,6 +164,49 @@ func (s settings) processAction(user, command string) (p task.Process, notes []s
 	}
 
 	return p, notes, nil
+}
+
+// maxMailTo is how many recipients output.mail can have.
+const maxMailTo = 10
+
+// mailOutput sets to whom a job's output is mailed: to MAILTO, or to the user if owner is set and MAILTO is not. Cron mails
+// nothing if MAILTO is empty, or contains a character that could be more than a part of an address.
+func (s settings) mailOutput(o *task.Output, user string, owner bool) (notes []string) {
+	var to string
+	switch {
+	case s.mailTo != nil:
+		to = *s.mailTo
+	case owner:
+		to = user
+	}
+	if to == "" {
+		return nil
+	}
+
+	for address := range strings.SplitSeq(to, ",") {
+		if err := task.CheckMailAddress("MAILTO", address); err != nil {
+			o.Mail = nil
+			return []string{fmt.Sprintf("MAILTO: %s is not imported, because cron mails nothing to it, or expands it: each part must be an address or a user", quoteShort(to))}
+		}
+		if !slices.Contains(o.Mail, address) {
+			o.Mail = append(o.Mail, address)
+		}
+	}
+
+	if len(o.Mail) > maxMailTo {
+		notes = append(notes, fmt.Sprintf("MAILTO has %d recipients, of which only the first %d get mail: use the address of a list", len(o.Mail), maxMailTo))
+		o.Mail = o.Mail[:maxMailTo]
+	}
+
+	switch err := task.CheckMailAddress("MAILFROM", s.mailFrom); {
+	case s.mailFrom == "":
+	case err != nil:
+		notes = append(notes, fmt.Sprintf("MAILFROM: %s is not imported: it is not an address", quoteShort(s.mailFrom)))
+	default:
+		o.MailFrom = s.mailFrom
+	}
+
+	return notes
 }
 
 // splitStdin splits a command from its standard input at the first % without a backslash before it. Further ones

@@ -38,6 +38,7 @@ type Options struct {
 	Hostname  string // the name of the host that Host stands for; "": not known
 	DropInit  bool   // CronJobs lose their init containers; otherwise they are refused
 	User      string // the user whose units of systemd the files are; "": their paths say it
+	MailOwner bool   // the output of jobs of crontabs without MAILTO is mailed to their user, as cron does
 	Debian    bool   // crontabs are those of Debian's cron, which ignores a file with an error as a whole
 
 	// Home returns the home directory of a user of this host, or "". nil: no user is known.
