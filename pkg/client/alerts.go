@@ -119,6 +119,80 @@ func (s *AlertsService) EndSilence(ctx context.Context, namespace, id string) (t
 	return silence, err
 }
 
+// AlertRuleRequest is the body of a request to create or replace a rule of alerts.
+type AlertRuleRequest struct {
+	Description string      `json:"description,omitempty"`
+	Selector    string      `json:"selector,omitempty" doc:"The labels of the tasks, such as team=data; by default all tasks of the namespace."`
+	Alerts      task.Alerts `json:"alerts" doc:"What is expected of them, as in the field alerts of a task."`
+}
+
+// AlertRuleChange is the answer to a change of a rule.
+type AlertRuleChange struct {
+	task.AlertRule
+	Warnings []string `json:"warnings,omitempty" doc:"What the author should check, such as a receiver that does not exist."`
+}
+
+// Rules returns the rules of alerts of a namespace ("": of all namespaces), by name.
+func (s *AlertsService) Rules(ctx context.Context, namespace string) ([]task.AlertRule, error) {
+	path, err := namespacePath(namespace, "/alert-rules")
+	if err != nil {
+		return nil, err
+	}
+
+	return getItems[task.AlertRule](ctx, s.conn, path)
+}
+
+// Rule returns a rule of alerts. It returns task.ErrNotFound if there is none.
+func (s *AlertsService) Rule(ctx context.Context, namespace, name string) (task.AlertRule, error) {
+	var rule task.AlertRule
+	path, err := rulePath(namespace, name)
+	if err != nil {
+		return rule, err
+	}
+	err = s.conn.doCall(ctx, call{method: http.MethodGet, path: path}, &rule)
+
+	return rule, err
+}
+
+// SetRule creates or replaces a rule of alerts. With dryRun, it only checks the request and returns the rule as it would be.
+func (s *AlertsService) SetRule(ctx context.Context, namespace, name string, r AlertRuleRequest, dryRun bool) (AlertRuleChange, error) {
+	var change AlertRuleChange
+	path, err := rulePath(namespace, name)
+	if err != nil {
+		return change, err
+	}
+
+	q := url.Values{}
+	if dryRun {
+		q.Set(dryRunParam, "true")
+	}
+	err = s.conn.doCall(ctx, call{method: http.MethodPut, path: path, query: q, body: r}, &change)
+
+	return change, err
+}
+
+// DeleteRule deletes a rule of alerts. It returns task.ErrNotFound if there is none.
+func (s *AlertsService) DeleteRule(ctx context.Context, namespace, name string) error {
+	path, err := rulePath(namespace, name)
+	if err != nil {
+		return err
+	}
+
+	return s.conn.doCall(ctx, call{method: http.MethodDelete, path: path}, nil)
+}
+
+// rulePath returns the path of a rule.
+func rulePath(namespace, name string) (string, error) {
+	if err := task.CheckName("rule", name); err != nil {
+		return "", err
+	}
+	if err := task.CheckName("namespace", namespace); err != nil {
+		return "", err
+	}
+
+	return namespacePath(namespace, "/alert-rules/"+name)
+}
+
 // Test queues a run of a receiver with a message that says that it is a test.
 func (s *AlertsService) Test(ctx context.Context, namespace, name string) (Triggered, error) {
 	var r Triggered

@@ -124,6 +124,7 @@ type Node struct {
 	executor *executor.Executor
 	actions  *httpaction.Runner // runs HTTP attempts; nil: a test replaces it
 	freezes  freezes
+	rules    *alertRules // of alerts; nil: the node does not schedule
 	guardian *guardian.Client
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
@@ -231,6 +232,9 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 
 	// The state of the cluster, as etcd last reported it.
 	n.nodes, n.owners, n.moves = n.newMirror(keys.Nodes(), "nodes"), n.newMirror(keys.Owners(), "owners"), n.newMirror(keys.Handovers(), "moves")
+	if slices.Contains(cfg.Roles, task.RoleScheduler) {
+		n.rules = &alertRules{keys: keys, mirror: n.newMirror(keys.AlertRules(), "alert rules")}
+	}
 	n.known = record.NewKnownNodes(keys)
 	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, check: n.history.CheckRecord, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
@@ -255,11 +259,15 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 
 	// The decisions about ticks.
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
-	n.engine = scheduler.New(scheduler.Config{
+	engine := scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
 		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, MayCommit: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
-	})
+	}
+	if n.rules != nil {
+		engine.AlertRules = n.rules.known
+	}
+	n.engine = scheduler.New(engine)
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(keys, n.owners.Snapshot().KVs) },
 		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),

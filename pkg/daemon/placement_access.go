@@ -3,15 +3,19 @@ package daemon
 import (
 	"context"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -93,6 +97,41 @@ func (f *freezes) knownFreezes() (*task.Freezes, int64) {
 		return &r.Freezes, r.Mod
 	}
 	return nil, 0 // if there is a record, the commit fails and reads it
+}
+
+// alertRules holds the rules of alerts as the mirror last had them.
+type alertRules struct {
+	keys   record.Keys
+	mirror *kv.Mirror
+
+	mu       sync.Mutex
+	snapshot kv.Snapshot
+	compiled *alert.Rules // nil: not read yet
+}
+
+// known returns the rules, or nil while they are not known.
+func (a *alertRules) known() *alert.Rules {
+	s := a.mirror.Snapshot()
+	if s.Revision == 0 {
+		return nil
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.compiled != nil && s.Revision == a.snapshot.Revision {
+		return a.compiled
+	}
+
+	var list []task.AlertRule
+	for _, e := range s.KVs {
+		if rule, ok := record.DecodeAlertRule(a.keys, e); ok {
+			list = append(list, rule)
+		}
+	}
+	a.snapshot, a.compiled = s, alert.CompileRules(list, s.Revision, a.compiled)
+
+	return a.compiled
 }
 
 // followFreezes updates the scheduler's view of the freezes and wakes the workers

@@ -79,6 +79,9 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.limits != nil {
 		presence.startPart(n.limits.Run)
 	}
+	if n.rules != nil {
+		presence.startPart(n.rules.mirror.Run)
+	}
 	presence.startPart(n.facts.Run)
 	presence.startPart(n.bePresent)
 	presence.startPart(n.states.run)

@@ -9,8 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/evaluator"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -598,5 +600,94 @@ func TestAlerts_OfLimits(t *testing.T) {
 		w.pauseBy("paused", task.Pause{Since: task.At(start), By: "ann", Ended: task.At(w.clock()), EndedBy: "bob"})
 		want["no-slot max_lateness"], want["long max_duration"], want["paused max_pause"] = "closed, started", "closed, succeeded", "closed, resumed by bob"
 		w.wantAlerts(2*time.Minute, want)
+	})
+}
+
+// readRules returns a function that returns the rules of alerts as etcd has them.
+func (w *world) readRules() func() *alert.Rules {
+	var known *alert.Rules
+
+	return func() *alert.Rules {
+		res, err := w.etcd.Get(w.ctx, w.store.Keys().AlertRules(), clientv3.WithPrefix())
+		if err != nil {
+			return nil
+		}
+
+		var list []task.AlertRule
+		for _, e := range res.Kvs {
+			if rule, ok := record.DecodeAlertRule(w.store.Keys(), e); ok {
+				list = append(list, rule)
+			}
+		}
+		known = alert.CompileRules(list, res.Header.Revision, known)
+
+		return known
+	}
+}
+
+// labelled is an option: a task with these labels.
+func labelled(labels map[string]string) option { return func(t *task.Task) { t.Labels = labels } }
+
+// A rule watches tasks without alerts of their own, also those that came before it. Its alerts follow what it says, and close when it does
+// not apply any more.
+//
+// Verifies: G57, G58
+func TestAlerts_OfRules(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged()
+		w.setClockToNow()
+		r := w.run("n1", func(e *Engine) { e.cfg.AlertRules = w.readRules() })
+		data := labelled(map[string]string{"team": "data"})
+		for _, name := range []string{"deleted-rule", "relabelled", "exempt", "created-again"} {
+			w.create(name, cronned("@manual"), allow, data)
+		}
+		w.create("other", cronned("@manual"), allow)
+		w.create("own", cronned("@manual"), allow, data, alerting(func(a *task.Alerts) { a.Failures = new(2) }))
+
+		all := []string{"created-again", "deleted-rule", "exempt", "other", "own", "relabelled"}
+		for _, name := range all {
+			w.runAs(name, task.Failed)
+		}
+		time.Sleep(time.Minute)
+		w.wantAlerts(0, map[string]string{})
+
+		put := func(name, selector string, a task.Alerts) {
+			w.put(w.store.Keys().AlertRule("default", name), record.EncodeAlertRule(task.AlertRule{Selector: selector, Alerts: a, UpdatedBy: "ann"}))
+		}
+		put("m", "team=data", task.Alerts{Notify: []string{"ops/slack"}})
+		want := map[string]string{"created-again failures": "open", "deleted-rule failures": "open", "exempt failures": "open", "relabelled failures": "open"}
+		w.wantAlerts(30*time.Second, want)
+		if a := w.alert("exempt"); a.Rule != "m" || !slices.Equal(a.Notify, []string{"ops/slack"}) {
+			t.Errorf("%+v", a)
+		}
+		if got := r.notMet(); len(got) != 4 {
+			t.Errorf("queries find %q", got)
+		}
+
+		// The rule has other receivers now, and another rule comes before it for some tasks.
+		put("m", "team=data", task.Alerts{Notify: []string{"ops/mail"}})
+		put("a", "team=web", task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Hour)})
+		w.awaitAlerts("the receivers change", func() bool { return slices.Equal(w.alert("exempt").Notify, []string{"ops/mail"}) })
+		w.wantAlerts(0, want)
+
+		w.update("relabelled", false, labelled(map[string]string{"team": "web"}))
+		w.update("exempt", false, func(t *task.Task) { t.Alerts, t.UpdatedBy = &task.Alerts{Failures: new(0)}, "bob" })
+		w.remove("created-again")
+		want["relabelled failures"], want["exempt failures"], want["created-again failures"] = "closed, not_watched", "closed, not_watched by bob", "closed, deleted"
+		w.wantAlerts(30*time.Second, want)
+
+		w.create("created-again", cronned("@manual"), allow, data)
+		w.runAs("created-again", task.Failed)
+		want["created-again failures"] = "open"
+		w.wantAlerts(30*time.Second, want)
+
+		w.delete(w.store.Keys().AlertRule("default", "m"))
+		want["created-again failures"], want["deleted-rule failures"] = "closed, not_watched", "closed, not_watched"
+		w.wantAlerts(30*time.Second, want)
+		if got := r.notMet(); len(got) != 0 {
+			t.Errorf("queries find %q", got)
+		}
 	})
 }

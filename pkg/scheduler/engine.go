@@ -52,6 +52,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/evaluator"
@@ -95,6 +96,8 @@ type Config struct {
 	// then nothing is decided. They may be a moment out of date. The caller calls WakeWorkers when they have changed.
 	// Required.
 	Namespaces func() Namespaces
+	// AlertRules returns the rules of alerts as they are known, or nil while they are not. May be nil: there are none.
+	AlertRules func() *alert.Rules
 	// MayCommit is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
 	// nil.
 	MayCommit  func() error
@@ -166,7 +169,7 @@ func New(cfg Config) *Engine {
 	e.pace = node.NewCatchUpLimiter(e.catchUpRate)
 	e.scanLimit = node.NewScanLimiter()
 	e.evaluator = evaluator.New(evaluator.Config{
-		Store: cfg.Store, Shards: e.shardsToEvaluate, Now: func() time.Time { return e.cfg.Now() }, MayWrite: func() error { return e.cfg.MayCommit() }, Logger: cfg.Logger,
+		Store: cfg.Store, Shards: e.shardsToEvaluate, Rules: e.knownRules, Now: func() time.Time { return e.cfg.Now() }, MayWrite: func() error { return e.cfg.MayCommit() }, Logger: cfg.Logger,
 	})
 	node.RegisterNotEvaluated(cfg.Registerer, e.NotEvaluated)
 
@@ -268,6 +271,14 @@ func (e *Engine) Unreadable() int { return int(e.metrics.Unreadable.Load()) }
 
 // NotEvaluated returns of how many tasks in the node's shards the alerts have not been evaluated for some time.
 func (e *Engine) NotEvaluated() int { return e.evaluator.NotEvaluated() }
+
+// knownRules returns the rules of alerts as they are known; nil: they are not known yet, or there are none.
+func (e *Engine) knownRules() *alert.Rules {
+	if e.cfg.AlertRules == nil {
+		return nil
+	}
+	return e.cfg.AlertRules()
+}
 
 // shardsToEvaluate returns the shards that the node serves, for the evaluator.
 func (e *Engine) shardsToEvaluate() (list []evaluator.Shard) {

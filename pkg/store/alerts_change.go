@@ -271,6 +271,89 @@ func (s Alerts) putSilence(ctx context.Context, silence task.AlertSilence, compa
 	return silence, nil
 }
 
+// AlertRules returns the rules of some namespaces, in the order of these and of their names. One that cannot be read is left out.
+func (s Alerts) AlertRules(ctx context.Context, namespaces []string) ([]task.AlertRule, error) {
+	ops := make([]clientv3.Op, len(namespaces))
+	for i, ns := range namespaces {
+		prefix := s.keys.AlertRulesOf(ns)
+		ops[i] = clientv3.OpGet(prefix, withPrefix(prefix))
+	}
+
+	var list []task.AlertRule
+	err := s.eachResponse(ctx, ops, func(_ int, r *etcdserverpb.RangeResponse) {
+		for _, e := range r.Kvs {
+			if rule, ok := record.DecodeAlertRule(s.keys, e); ok {
+				list = append(list, rule)
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read rules of alerts: %w", err)
+	}
+
+	return list, nil
+}
+
+// AlertRule returns a rule; task.ErrNotFound if there is none.
+func (s Alerts) AlertRule(ctx context.Context, namespace, name string) (task.AlertRule, error) {
+	e, err := s.getOne(ctx, s.keys.AlertRule(namespace, name))
+	if err == nil && e == nil {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return task.AlertRule{}, fmt.Errorf("alert rule %s/%s: %w", namespace, name, err)
+	}
+
+	rule, ok := record.DecodeAlertRule(s.keys, e)
+	if !ok {
+		rule = task.AlertRule{Namespace: namespace, Name: name, Revision: e.ModRevision} // it can be replaced and deleted
+	}
+
+	return rule, nil
+}
+
+// PutAlertRule writes a rule in place of the version whose Revision it has; 0: it must be new. It returns task.ErrNotFound if there is no record
+// of its namespace, and task.ErrConflict if one of them has changed.
+func (s Alerts) PutAlertRule(ctx context.Context, rule task.AlertRule) (task.AlertRule, error) {
+	namespace := s.keys.Namespace(rule.Namespace)
+	e, err := s.getOne(ctx, namespace)
+	if err == nil && e == nil {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return rule, fmt.Errorf("namespace %s: %w", rule.Namespace, err)
+	}
+
+	key := s.keys.AlertRule(rule.Namespace, rule.Name)
+	res, err := s.writeTxn(ctx, kv.Txn{
+		If:   []clientv3.Cmp{kv.CreateIs(namespace, e.CreateRevision), isUnchanged(key, rule.Revision)},
+		Then: []clientv3.Op{clientv3.OpPut(key, record.EncodeAlertRule(rule))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return rule, fmt.Errorf("write alert rule %s/%s: %w", rule.Namespace, rule.Name, err)
+	}
+	rule.Revision = res.Revision
+
+	return rule, nil
+}
+
+// DeleteAlertRule deletes a rule that was read.
+func (s Alerts) DeleteAlertRule(ctx context.Context, rule task.AlertRule) error {
+	key := s.keys.AlertRule(rule.Namespace, rule.Name)
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, rule.Revision)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("delete alert rule %s/%s: %w", rule.Namespace, rule.Name, err)
+	}
+
+	return nil
+}
+
 // SentTo returns what was sent to some receivers, in their order; nil for one to which nothing was sent.
 func (s Alerts) SentTo(ctx context.Context, receivers []record.Ref) ([]*task.AlertsSent, error) {
 	keys := make([]string, len(receivers))

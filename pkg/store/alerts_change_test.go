@@ -2,7 +2,9 @@ package store_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -258,5 +260,77 @@ func TestSentTo_IsInTheOrderOfTheReceivers(t *testing.T) {
 	list, err := w.SentTo(t.Context(), []record.Ref{{Namespace: "default", Name: "none"}, ref})
 	if err != nil || len(list) != 2 || list[0] != nil || list[1] == nil || list[1].UID != "u" || !slices.Equal(list[1].Delivered, task.AlertKeys{7}) {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// A rule is written in a namespace that exists, in place of the version that was read, and is deleted with its namespace.
+func TestAlertRules_AreWrittenOnce(t *testing.T) {
+	w := newWorld(t)
+	rule := task.AlertRule{Namespace: "shop", Name: "nightly", Selector: "team=data", Alerts: task.Alerts{SuccessWithin: task.Duration(time.Hour)}}
+	_, err := w.PutAlertRule(t.Context(), rule)
+	is(t, err, task.ErrNotFound)
+
+	w.put(w.keys.Namespace("shop"), "{}")
+	first, err := w.PutAlertRule(t.Context(), rule)
+	ok(t, err)
+	is(t, second(w.PutAlertRule(t.Context(), rule)), task.ErrConflict)
+
+	got, err := w.AlertRule(t.Context(), "shop", "nightly")
+	ok(t, err)
+	if !reflect.DeepEqual(got, first) || got.Revision == 0 {
+		t.Errorf("%+v, want %+v", got, first)
+	}
+
+	changed := first
+	changed.Selector = ""
+	changed, err = w.PutAlertRule(t.Context(), changed)
+	ok(t, err)
+	is(t, w.DeleteAlertRule(t.Context(), first), task.ErrConflict)
+	is(t, second(w.AlertRule(t.Context(), "shop", "other")), task.ErrNotFound)
+
+	list, err := w.AlertRules(t.Context(), []string{"a", "shop"})
+	ok(t, err)
+	if len(list) != 1 || !reflect.DeepEqual(list[0], changed) {
+		t.Errorf("%+v", list)
+	}
+	ok(t, w.DeleteAlertRule(t.Context(), changed))
+	if left := w.below(w.keys.AlertRules()); len(left) != 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// An alert of a task without alerts of its own is written only if the same rule applies.
+//
+// Verifies: G57
+func TestPutAlert_ComparesTheRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(w *world)
+		none   bool // no rule applies
+		want   error
+	}{
+		"nothing":                  {func(*world) {}, false, nil},
+		"the rule has changed":     {func(w *world) { w.put(w.keys.AlertRule(ref.Namespace, "m"), "{}") }, false, task.ErrConflict},
+		"the rule is gone":         {func(w *world) { w.del(w.keys.AlertRule(ref.Namespace, "m")) }, false, task.ErrConflict},
+		"another one comes before": {func(w *world) { w.put(w.keys.AlertRule(ref.Namespace, "a"), "{}") }, false, task.ErrConflict},
+		"of another namespace":     {func(w *world) { w.put(w.keys.AlertRule(ref.Namespace+"-1", "a"), "{}") }, false, nil},
+		"none":                     {func(w *world) { w.del(w.keys.AlertRule(ref.Namespace, "m")) }, true, nil},
+		"none, and one comes":      {func(w *world) { w.put(w.keys.AlertRule(ref.Namespace, "z"), "{}") }, true, task.ErrConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(ref)
+			mod := w.put(w.keys.AlertRule(ref.Namespace, "m"), "{}")
+
+			write := w.evidence(ref)
+			write.Rules = &store.AlertRules{Revision: mod, Name: "m", Mod: mod}
+			if c.none {
+				write.Rules.Name, write.Rules.Mod = "", 0
+			}
+
+			c.change(w)
+			if _, err := w.PutAlert(t.Context(), w.fences, write); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+		})
 	}
 }

@@ -222,6 +222,15 @@ type AlertWrite struct {
 	Freezes, EntryMod int64
 	Dead              *AlertDead   // a dead run that must be unchanged; nil: none
 	Active            *AlertActive // a waiting or active run that must be unchanged; nil: none
+	Rules             *AlertRules  // the rules of the namespace that must be unchanged; nil: the task has alerts of its own, or does not exist
+}
+
+// AlertRules are the rules of a namespace, as they were known when an alert of a task without alerts of its own was decided. If the rule
+// that applies is unchanged and none was written since, that rule still applies: rules that were deleted did not.
+type AlertRules struct {
+	Revision int64  // no rule was written after it
+	Name     string // the rule that applies; "": none
+	Mod      int64
 }
 
 // AlertDead is a dead run with its mod revision.
@@ -271,6 +280,12 @@ func (s Alerts) PutAlert(ctx context.Context, f Fences, w *AlertWrite) (int64, e
 		t.If = append(t.If, kv.CreateIs(run, a.Create))
 		if a.Mod != 0 {
 			t.If = append(t.If, isUnchanged(run, a.Mod))
+		}
+	}
+	if r := w.Rules; r != nil {
+		t.If = append(t.If, noneNewer(s.keys.AlertRulesOf(ref.Namespace), r.Revision))
+		if r.Name != "" {
+			t.If = append(t.If, isUnchanged(s.keys.AlertRule(ref.Namespace, r.Name), r.Mod))
 		}
 	}
 	if w.Alert.Kind == task.AlertMaxDuration && !w.Alert.IsOpen() {

@@ -150,7 +150,7 @@ func (g *AuditGap) Covers(revision int64, isAccess bool) bool {
 // AuditObject is an object that a transaction changed, or that a request has read. It has values only of access records,
 // which contain no secrets apart from the hash of a token, and never that hash.
 type AuditObject struct {
-	Kind       string        `json:"kind" doc:"task, run, alert, silence, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
+	Kind       string        `json:"kind" doc:"task, run, alert, silence, alert-rule, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
 	Namespace  string        `json:"namespace,omitempty"`
 	Name       string        `json:"name,omitempty" doc:"Of a run: the task's name. Of an alert: TASK:KIND. Of a silence: its ID."`
 	Run        string        `json:"run,omitempty"`

@@ -167,6 +167,7 @@ type Alert struct {
 	Notify   []string          `json:"notify,omitempty" doc:"The receivers, each as NAMESPACE/NAME."`
 	Labels   map[string]string `json:"labels,omitempty" doc:"The labels of the task. Messages contain owner, runbook and severity; silences select by all of them."`
 	More     map[AlertKind]int `json:"more,omitempty" doc:"With kind more: how many alerts are counted, by kind."`
+	Rule     string            `json:"rule,omitempty" doc:"The rule that expects it; absent if the task does itself."`
 	Openings int               `json:"openings,omitempty" doc:"How often the alert was opened."`
 	// Opened holds the times of the last openings before OpenedAt, at most two, the newest last. They show whether the alert flaps.
 	Opened []Time `json:"opened,omitempty"`

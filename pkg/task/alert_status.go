@@ -53,6 +53,7 @@ const (
 // TaskAlerts is all about the alerts of one task.
 type TaskAlerts struct {
 	Items     []AlertStatus   `json:"items" doc:"The open alerts, and those that were closed in the last two hours."`
-	Receivers []AlertReceiver `json:"receivers" doc:"The receivers that the task names now, and whether they get messages."`
+	Receivers []AlertReceiver `json:"receivers" doc:"The receivers that the task, or its rule, names now, and whether they get messages."`
 	Silence   *AlertSilence   `json:"silence,omitempty" doc:"The silence that holds back messages about the task now."`
+	Rule      *AlertRule      `json:"rule,omitempty" doc:"The rule that says what is expected of the task; absent if there is none, or if the task has alerts of its own."`
 }

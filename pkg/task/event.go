@@ -21,7 +21,7 @@ type Event struct {
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`
 	Secret        string `json:"secret,omitempty" doc:"The name of the secret that it is about."`
-	Alert         string `json:"alert,omitempty" doc:"The kind of the alert: failures, success_within, success_by, max_lateness, max_duration, max_pause, more (alerts that are counted together) or cluster; silence for a silence."`
+	Alert         string `json:"alert,omitempty" doc:"The kind of the alert: failures, success_within, success_by, max_lateness, max_duration, max_pause, more (alerts that are counted together) or cluster; silence for a silence; rule for a rule, which detail names."`
 	UID           string `json:"uid,omitempty"`
 	Generation    int64  `json:"generation,omitempty" doc:"The new generation of the task or the secret."`
 	Run           string `json:"run,omitempty"`
@@ -94,7 +94,7 @@ const (
 	ActionFrozen   = "frozen"
 	ActionUnfrozen = "unfrozen"
 
-	ActionSet = SecretSet // secret; ActionDeleted also applies
+	ActionSet = SecretSet // secret, rule of alerts; ActionDeleted also applies
 
 	ActionOpened       = "opened"       // alert: an expectation is not met
 	ActionReopened     = "reopened"     // alert: it was closed a short time ago

@@ -61,6 +61,7 @@ var valueTypes = map[string]string{
 	"alerts/<0042>/<ns>/~more/<receiver>":        "task.Alert",
 	"alerts/cluster/<code>":                      "task.Alert",
 	"alerts/sent/<ns>/<receiver>":                "task.AlertsSent",
+	"alerts/rules/<ns>/<name>":                   "task.AlertRule",
 	"alerts/silences/<ns>/<id>":                  "task.AlertSilence",
 }
 

@@ -35,10 +35,10 @@ func Command(f *factory.Factory) *cobra.Command {
 		Long: "Show and manage alerts. An alert is open while an expectation of a task is not met: runs fail, or do not succeed in\n" +
 			"time, a tick does not start, a run takes too long, or a pause lasts too long. Receivers are notified when it opens and when it closes.\n\n" + nameHelp,
 	}
-	cmd.AddGroup(&cobra.Group{ID: "alerts", Title: "Alerts:"}, &cobra.Group{ID: "silences", Title: "Silences:"}, &cobra.Group{ID: "receivers", Title: "Receivers:"})
+	cmd.AddGroup(&cobra.Group{ID: "alerts", Title: "Alerts:"}, &cobra.Group{ID: "silences", Title: "Silences:"}, &cobra.Group{ID: "receivers", Title: "Receivers and rules:"})
 	factory.AddGroup(cmd, "alerts", listCommand(f), getCommand(f), ackCommand(f))
 	factory.AddGroup(cmd, "silences", silenceCommand(f), silencesCommand(f), unsilenceCommand(f))
-	factory.AddGroup(cmd, "receivers", testCommand(f))
+	factory.AddGroup(cmd, "receivers", testCommand(f), ruleCommand(f))
 
 	return cmd
 }

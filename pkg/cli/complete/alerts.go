@@ -65,6 +65,21 @@ func Silences(f *factory.Factory) Func {
 	}
 }
 
+// AlertRules completes the names of rules of alerts.
+func AlertRules(f *factory.Factory) Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return Matching(Live(f, cmd, "alert-rules", func(ctx context.Context, c *client.Client) ([]Offer, error) {
+			list, err := c.Alerts.Rules(ctx, f.Scope())
+			offers := make([]Offer, len(list))
+			for i, r := range list {
+				offers[i] = Offer{selection.Name(f, r.Namespace, r.Name), output.OneLine(r.Description)}
+			}
+
+			return offers, err
+		}), done, typed)
+	}
+}
+
 // Receivers completes the names of tasks that are receivers of alerts, for a command that takes only one.
 func Receivers(f *factory.Factory) Func {
 	return At(func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -188,10 +188,6 @@ func leftWords(f *factory.Factory, t client.Task) string {
 // openAlerts returns the open alerts of a task, and for each of its receivers, whether it was notified or gets no messages. Like
 // ticksAhead and lastRuns, it returns additional information, so its errors are ignored.
 func openAlerts(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
-	if t.Alerts == nil {
-		return ""
-	}
-
 	all, err := c.Alerts.ListByTask(cmd.Context(), t.Namespace, t.Name)
 	if err != nil {
 		return ""
@@ -199,6 +195,10 @@ func openAlerts(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 
 	g := &output.Table{Headers: []string{"", ""}}
 	at := view.PastOrFuture(f)
+	if all.Rule != nil {
+		g.AddRow("rule "+all.Rule.Name, output.OneLine(wording.AlertsText(&all.Rule.Alerts)))
+	}
+
 	receivers := all.Receivers
 	for i := range all.Items {
 		a := &all.Items[i]
@@ -220,6 +220,10 @@ func openAlerts(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 	for i := range receivers {
 		r := &receivers[i]
 		g.AddRow(r.Receiver, f.Plain(cmp.Or(wording.AlertReceiverText(r, false, at), "is notified when an alert opens")))
+	}
+
+	if len(g.Rows) == 0 {
+		return ""
 	}
 
 	return f.RenderIndented(g)

@@ -18,6 +18,7 @@ type known struct {
 	alerts   map[string]*knownAlert // by the key of their records
 	sent     map[string]task.AlertsSent
 	silences map[string]task.AlertSilence // by the key of their records
+	rules    map[string]task.AlertRule    // by the key of their records
 }
 
 // knownAlert is an alert with its key, as receivers know it.
@@ -39,7 +40,7 @@ func newKnownAlert(cluster string, a task.Alert) *knownAlert {
 func newKnown(keys record.Keys, cluster string) *known {
 	return &known{
 		keys: keys, cluster: cluster,
-		alerts: map[string]*knownAlert{}, sent: map[string]task.AlertsSent{}, silences: map[string]task.AlertSilence{},
+		alerts: map[string]*knownAlert{}, sent: map[string]task.AlertsSent{}, silences: map[string]task.AlertSilence{}, rules: map[string]task.AlertRule{},
 	}
 }
 
@@ -49,6 +50,7 @@ func (k *known) update(s kv.Snapshot) (unreadable int) {
 		if c.KV == nil {
 			delete(k.alerts, c.Key)
 			delete(k.silences, c.Key)
+			delete(k.rules, c.Key)
 			if receiver, ok := k.keys.ParseSentTo(c.Key); ok {
 				delete(k.sent, receiver)
 			}
@@ -65,6 +67,8 @@ func (k *known) update(s kv.Snapshot) (unreadable int) {
 			k.sent[sent.Receiver] = sent
 		} else if silence, ok := record.DecodeSilence(k.keys, c.KV); ok {
 			k.silences[c.Key] = silence
+		} else if rule, ok := record.DecodeAlertRule(k.keys, c.KV); ok {
+			k.rules[c.Key] = rule
 		}
 	}
 	k.snapshot = s
@@ -90,6 +94,18 @@ func (k *known) byReceiver() map[string][]*knownAlert {
 	}
 
 	return lists
+}
+
+// ruleOf returns the rule that expects what an alert is about, or nil.
+func (k *known) ruleOf(a *task.Alert) *task.AlertRule {
+	if a.Rule == "" {
+		return nil
+	}
+	if rule, ok := k.rules[k.keys.AlertRule(a.Namespace, a.Rule)]; ok {
+		return &rule
+	}
+
+	return nil
 }
 
 // silencedNamespaces returns the namespaces that have silences.

@@ -173,6 +173,12 @@ func (p *pass) fillItem(item *alert.Item, s *store.AlertSubject) {
 	}
 
 	item.Task, item.Run = s.Task, s.Found
+	if rule := p.known.ruleOf(&item.Alert); rule != nil && s.Task.Alerts == nil {
+		watched := *s.Task
+		watched.Alerts = &rule.Alerts
+		item.Task = &watched
+	}
+
 	for i := range s.History {
 		if run := &s.History[i]; run.State == task.Succeeded && run.EndedAt.After(item.LastSuccess.Time) {
 			item.LastSuccess = run.EndedAt

@@ -59,7 +59,7 @@ func (e *Evidence) open(kind task.AlertKind, current *task.Alert, v Verdict, now
 	a := task.Alert{
 		Namespace: e.Namespace, Task: e.Task, Kind: kind, UID: e.Entry.UID,
 		OpenedAt: task.At(now), Since: task.At(earlier(v.Since, now)), Run: v.Run, Failures: v.Failures, Deadline: task.At(v.Deadline), Base: v.Base,
-		Notify: e.receivers(), Labels: e.labels(), Openings: 1,
+		Notify: e.receivers(), Labels: e.labels(), Rule: e.rule(), Openings: 1,
 	}
 	if v.Since.IsZero() {
 		a.Since = a.OpenedAt
@@ -130,11 +130,11 @@ func closed(current *task.Alert, now time.Time, c task.AlertClose) *Change {
 	return &Change{Alert: a}
 }
 
-// rewrite returns an open alert with the present receivers and labels of the task, or nil if it has them.
+// rewrite returns an open alert with the present receivers, labels and rule of the task, or nil if it has them.
 func (e *Evidence) rewrite(current *task.Alert) *Change {
 	a := *current
-	a.Notify, a.Labels = e.receivers(), e.labels()
-	if slices.Equal(a.Notify, current.Notify) && maps.Equal(a.Labels, current.Labels) {
+	a.Notify, a.Labels, a.Rule = e.receivers(), e.labels(), e.rule()
+	if slices.Equal(a.Notify, current.Notify) && maps.Equal(a.Labels, current.Labels) && a.Rule == current.Rule {
 		return nil
 	}
 

@@ -59,7 +59,7 @@ func (d Deadlines) dueTick(s *schedule.Schedule, uid string, deadline time.Time)
 
 // evaluateSuccessBy judges Alerts.SuccessBy.
 func (e *Evidence) evaluateSuccessBy(s *schedule.Schedule, current *task.Alert, now time.Time) (Verdict, Needs) {
-	d, err := ParseDeadlines(e.Entry.Alerts.SuccessBy, e.Entry.Timezone, e.Entry.DST)
+	d, err := ParseDeadlines(e.alerts().SuccessBy, e.Entry.Timezone, e.Entry.DST)
 	if err != nil {
 		return Verdict{}, Needs{}
 	}

@@ -85,8 +85,8 @@ func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Ti
 		return Verdict{}, Needs{}
 	case e.Entry == nil:
 		return e.notExpected(task.AlertDeleted, isOpen)
-	case !e.Entry.Alerts.Expects(kind):
-		return e.notExpected(task.AlertNotWatched, isOpen)
+	case !e.expects(kind):
+		return e.notWatched(current)
 	case kind == task.AlertFailures:
 		return e.evaluateFailures(current)
 	case kind == task.AlertMaxDuration:
@@ -122,6 +122,16 @@ func Evaluate(e *Evidence, kind task.AlertKind, current *task.Alert, now time.Ti
 // isUnreadable reports whether a record exists and cannot be read: only its key is known. A later version may have written it, so it is
 // not replaced.
 func isUnreadable(current *task.Alert) bool { return current != nil && current.UID == "" }
+
+// notWatched returns the verdict that the task does not have the expectation. Who changed or deleted a rule is not known.
+func (e *Evidence) notWatched(current *task.Alert) (Verdict, Needs) {
+	isOpen := current != nil && current.IsOpen()
+	if isOpen && current.Rule != "" && e.Entry.Alerts == nil {
+		return Verdict{State: NotExpected, Why: task.AlertNotWatched}, Needs{}
+	}
+
+	return e.notExpected(task.AlertNotWatched, isOpen)
+}
 
 // notExpected returns the verdict that nothing is expected any more. Only if an alert is open, it matters who caused that.
 func (e *Evidence) notExpected(why task.AlertReason, isOpen bool) (Verdict, Needs) {
@@ -185,7 +195,7 @@ func (e *Evidence) evaluateFailures(current *task.Alert) (Verdict, Needs) {
 	e.countFailures(&v)
 
 	v.State = Undecided
-	if v.Failures >= e.Entry.Alerts.FailuresInARow() {
+	if v.Failures >= e.alerts().FailuresInARow() {
 		v.State = NotMet
 	}
 
@@ -248,7 +258,7 @@ func (e *Evidence) failuresBefore(success *Record, base int64) (n int, needs Nee
 
 // evaluateSuccessWithin judges Alerts.SuccessWithin.
 func (e *Evidence) evaluateSuccessWithin(s *schedule.Schedule, now time.Time) (Verdict, Needs) {
-	within := e.Entry.Alerts.SuccessWithin.Std()
+	within := e.alerts().SuccessWithin.Std()
 
 	success, needs := e.lastSuccess()
 	if needs.Any() {

@@ -18,6 +18,7 @@ type Evidence struct {
 	Entry      *task.Entry // nil: the task does not exist
 	Unreadable bool        // the entry exists, but cannot be read
 	Freezes    *task.Freezes
+	Rule       *Rule // that applies to the task; nil: none, or the task has alerts of its own
 
 	// Records are the keys of the task's history, the ones that were written last first, without late results and without
 	// records of a former task of the name. Their values are read as far as they are needed.
@@ -257,6 +258,27 @@ func (e *Evidence) hasEnded(s *schedule.Schedule, now time.Time) bool {
 	return !more
 }
 
+// alerts returns what is expected of the task, by its own block or by a rule; nil: nothing.
+func (e *Evidence) alerts() *task.Alerts {
+	if e.Entry.Alerts == nil && e.Rule != nil {
+		return &e.Rule.Alerts
+	}
+	return e.Entry.Alerts
+}
+
+// expects reports whether the task has an expectation of a kind.
+func (e *Evidence) expects(kind task.AlertKind) bool {
+	return e.alerts().Expects(kind) && (e.Entry.Alerts != nil || e.Rule.fits(e.Entry, kind))
+}
+
+// rule returns the name of the rule that expects something of the task; "": none.
+func (e *Evidence) rule() string {
+	if e.Entry.Alerts == nil && e.Rule != nil {
+		return e.Rule.Name
+	}
+	return ""
+}
+
 // labels returns the labels of a task for an alert.
 func (e *Evidence) labels() map[string]string {
 	if len(e.Entry.Labels) == 0 {
@@ -267,7 +289,7 @@ func (e *Evidence) labels() map[string]string {
 
 // receivers returns the receivers of the task's alerts, sorted, each once.
 func (e *Evidence) receivers() []string {
-	list := e.Entry.Alerts.Receivers(e.Namespace)
+	list := slices.DeleteFunc(e.alerts().Receivers(e.Namespace), func(name string) bool { return name == e.Namespace+"/"+e.Task })
 	slices.Sort(list)
 
 	return slices.Compact(list)

@@ -72,7 +72,7 @@ func (e *Evidence) evaluateMaxDuration(current *task.Alert, now time.Time) (Verd
 		return Verdict{}, Needs{Active: true}
 	}
 
-	limit := e.Entry.Alerts.MaxDuration.Std()
+	limit := e.alerts().MaxDuration.Std()
 	v := Verdict{State: Met}
 
 	var oldest *ActiveRun
@@ -159,7 +159,7 @@ func (e *Evidence) evaluateMaxPause(current *task.Alert, now time.Time) (Verdict
 		return Verdict{State: Undecided, Next: p.Until.Time}, Needs{} // there is no record of the pause
 	}
 
-	due := earlier(p.Since.Time, now).Add(e.Entry.Alerts.MaxPause.Std())
+	due := earlier(p.Since.Time, now).Add(e.alerts().MaxPause.Std())
 	switch {
 	case !now.Before(due):
 		return Verdict{State: NotMet, Since: due, By: p.By, Next: p.Until.Time}, Needs{}
@@ -174,7 +174,7 @@ func (e *Evidence) evaluateMaxPause(current *task.Alert, now time.Time) (Verdict
 // that a policy or a person has not let run was not due.
 func (e *Evidence) evaluateMaxLateness(s *schedule.Schedule, current *task.Alert, now time.Time) (Verdict, Needs) {
 	if s.Manual() {
-		return e.notExpected(task.AlertNotWatched, current != nil && current.IsOpen())
+		return e.notWatched(current)
 	}
 	if e.Freezes.Of(e.Namespace) != nil {
 		return Verdict{State: Undecided, Next: now.Add(frozenPause)}, Needs{}
@@ -183,7 +183,7 @@ func (e *Evidence) evaluateMaxLateness(s *schedule.Schedule, current *task.Alert
 		return Verdict{}, Needs{Active: true}
 	}
 
-	l := lateness{Evidence: e, schedule: s, limit: e.Entry.Alerts.MaxLateness.Std() + judgeAfter, now: now}
+	l := lateness{Evidence: e, schedule: s, limit: e.alerts().MaxLateness.Std() + judgeAfter, now: now}
 	tick, ok := l.newestDue()
 	if !ok {
 		return Verdict{State: Undecided, Next: l.judgedNext(now.Add(-l.limit))}, Needs{}
@@ -294,7 +294,7 @@ func (l *lateness) judge(tick time.Time) (Verdict, Needs) {
 
 	due := l.schedule.Due(tick, l.Entry.UID)
 	id := task.RunID(tick, l.Entry.UID)
-	deadline := due.Add(l.Entry.Alerts.MaxLateness.Std())
+	deadline := due.Add(l.alerts().MaxLateness.Std())
 	notMet := Verdict{State: NotMet, Since: deadline, Deadline: deadline, Run: id, Next: undecided.Next}
 
 	if i := slices.IndexFunc(l.Active.Runs, func(r ActiveRun) bool { return r.Run.ID == id }); i >= 0 {

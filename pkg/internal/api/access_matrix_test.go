@@ -51,6 +51,8 @@ list-events           yh     yh       yh     yh       yy      hh            yy  
 list-alerts           yh     yh       yh     yh       yy      hh            yy    hh
 task-alerts           yh     yh       yh     yh       yy      hh            yy    hh
 list-silences         yh     yh       yh     yh       yy      hh            yy    hh
+list-alert-rules      yh     yh       yh     yh       yy      hh            yy    hh
+get-alert-rule        yh     yh       yh     yh       yy      hh            yy    hh
 
 create-task           fh     fh       yh     yh       ff      hh            yy    hh
 apply-task            fh     fh       yh     yh       ff      hh            yy    hh
@@ -69,6 +71,8 @@ dismiss-run           fh     yh       yh     yh       ff      hh            yy  
 acknowledge-alert     fh     yh       yh     yh       ff      hh            yy    hh
 create-silence        fh     yh       yh     yh       ff      hh            yy    hh
 end-silence           fh     yh       yh     yh       ff      hh            yy    hh
+set-alert-rule        fh     fh       yh     yh       ff      hh            yy    hh
+delete-alert-rule     fh     fh       yh     yh       ff      hh            yy    hh
 test-receiver         fh     fh       yh     yh       ff      hh            yy    hh
 freeze-namespace      fh     yh       yh     yh       ff      hh            yy    hh
 unfreeze-namespace    fh     yh       yh     yh       ff      hh            yy    hh
@@ -129,6 +133,7 @@ list-all-runs         o      o        o      o        a       n             a   
 list-all-secrets      o      o        o      o        a       n             a     n
 list-all-alerts       o      o        o      o        a       n             a     n
 list-all-silences     o      o        o      o        a       n             a     n
+list-all-alert-rules  o      o        o      o        a       n             a     n
 get-load              o      o        o      o        a       n             a     n
 list-all-coming       o      o        o      o        a       n             a     n
 list-all-events       o      o        o      o        a       n             a     f
@@ -242,6 +247,12 @@ func (w *matrixWorld) silence(c *matrixCell) {
 	c.id = s.ID
 }
 
+// alertRule is a rule about the tasks of a namespace.
+func (w *matrixWorld) alertRule(c *matrixCell) {
+	_, err := w.Alerts.SetRule(w.t.Context(), c.ns, c.name, client.AlertRuleRequest{Selector: "team=" + c.name, Alerts: task.Alerts{}}, false)
+	must(w.t, err)
+}
+
 func (w *matrixWorld) secretOf(c *matrixCell) {
 	_, err := w.Secrets.Set(w.t.Context(), c.ns, c.name, client.SecretRequest{Values: map[string]string{"a": "b"}})
 	must(w.t, err)
@@ -286,6 +297,7 @@ func (w *matrixWorld) operations() map[string]operation {
 
 		"list-alerts": {}, "task-alerts": {before: w.openAlert}, "list-silences": {}, "acknowledge-alert": {before: w.openAlert},
 		"create-silence": {body: `{"glob":"NAME","for":"1h","reason":"NAME"}`, before: w.task}, "end-silence": {before: w.silence},
+		"list-alert-rules": {}, "get-alert-rule": {before: w.alertRule}, "set-alert-rule": {body: `{"alerts":{}}`}, "delete-alert-rule": {before: w.alertRule},
 		"test-receiver": {before: w.receiverOf}, "acknowledge-cluster-alert": {before: func(*matrixCell) {
 			w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"})
 		}},
@@ -335,7 +347,7 @@ func (w *matrixWorld) operations() map[string]operation {
 		"add-member": {body: `{"name":"x","peer_urls":["http://127.0.0.1:1"]}`, own: []int{409, 422, 503}}, "remove-member": {own: []int{404, 409, 503}},
 		"recover-cluster": {own: []int{409}}, "audit": {query: "pause=1"}, "repair": {body: `{"findings":[{"kind":"orphan_history","key":"/x"}]}`, own: []int{422}},
 
-		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-alerts": {}, "list-all-silences": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
+		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-alerts": {}, "list-all-silences": {}, "list-all-alert-rules": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},
 		"get-board": {}, "ask-owner": {}, "list-attempts": {}, "cancel-attempt": {query: "run=default%2Fa%2Fr&token=1"}, "get-version": {}, "whoami": {}, "can": {query: "verb=read&kind=nodes"}, "healthz": {}, "readyz": {},
 		"get-metrics": {}, "get-openapi-json": {}, "get-openapi-yaml": {},
@@ -440,6 +452,7 @@ func (w *matrixWorld) markers() {
 		w.alertOf(ns, name, task.AlertFailures)
 		_, err := w.Alerts.Silence(w.t.Context(), ns, client.SilenceRequest{Glob: name, For: task.Duration(24 * time.Hour), Reason: name}, false)
 		must(w.t, err)
+		w.alertRule(c)
 		_, err = w.Namespaces.Put(w.t.Context(), task.Namespace{Name: ns, Description: name, RunAs: []string{"*"}, Groups: []string{"*"}, Shell: true, EnvFiles: []string{"*"}}, client.Writing{})
 		must(w.t, err)
 		_, err = w.Tokens.Create(w.t.Context(), client.TokenRequest{Subject: "service:ci", Reason: name, Scope: &task.TokenScope{Role: "viewer", Namespaces: []string{ns}}})
@@ -458,7 +471,7 @@ func (w *matrixWorld) request(operation string, op operation, route [2]string, r
 	}
 
 	named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{role}", c.name, "{binding}", c.bindingName(operation), "{limit}", c.name, "{token}", c.id, "{subject}", "user:"+c.name,
-		"{node}", "node-a", "{member}", "7", "{kind}", "failures", "{code}", "not_evaluated", "{silence}", c.id, "NS", c.ns, "NAME", c.name)
+		"{node}", "node-a", "{member}", "7", "{kind}", "failures", "{code}", "not_evaluated", "{silence}", c.id, "{rule}", c.name, "NS", c.ns, "NAME", c.name)
 	if operation == "get-role" {
 		named = strings.NewReplacer("{role}", "viewer")
 	}
@@ -561,7 +574,7 @@ func TestAccess_AnswersDoNotTellWhatIsHidden(t *testing.T) {
 
 				answers := map[string]string{}
 				for what, c := range map[string]*matrixCell{"what is there": there, "an absent namespace": &ghost, "an absent object": &absent} {
-					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.bindingName(id), "{token}", c.id, "{kind}", "failures", "{silence}", c.id, "NS", c.ns, "NAME", c.name)
+					named := strings.NewReplacer("{ns}", c.ns, "{name}", c.name, "{id}", c.run, "{binding}", c.bindingName(id), "{token}", c.id, "{kind}", "failures", "{silence}", c.id, "{rule}", c.name, "NS", c.ns, "NAME", c.name)
 					q := request{method: route[0], path: named.Replace(route[1]), body: named.Replace(op.body), header: map[string]string{"Authorization": "Bearer " + w.tokens[role]}}
 					if query := strings.Trim(op.query+"&"+dry, "&"); query != "" {
 						q.path += "?" + query

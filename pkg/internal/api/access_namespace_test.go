@@ -78,7 +78,7 @@ func TestAccess_ANamespaceThatDoesNotExistHasNoLists(t *testing.T) {
 	w.bind("user:eve", access.RoleAdmin, "default")
 	eve := w.token("user:eve")
 
-	for _, list := range []string{"tasks", "next", "load", "events", "runs", "runs?dead=true", "alerts", "silences", "secrets", "freeze", "tasks/a", "tasks/a/runs"} {
+	for _, list := range []string{"tasks", "next", "load", "events", "runs", "runs?dead=true", "alerts", "silences", "alert-rules", "alert-rules/a", "secrets", "freeze", "tasks/a", "tasks/a/runs"} {
 		missing := w.do(request{method: "GET", path: "/v1/namespaces/typo/" + list})
 		wantStatus(t, list, missing, http.StatusNotFound, client.CodeNotFound)
 		if missing.Detail != `there is no namespace "typo", or you may not read it` {

@@ -104,6 +104,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 			silence = list[0].ID
 		}},
 
+		{id: "set-alert-rule", method: "PUT", path: "/v1/namespaces/default/alert-rules/nightly", body: `{"selector":"team=data","alerts":{"success_within":"26h"}}`},
+		{id: "delete-alert-rule", method: "DELETE", path: "/v1/namespaces/default/alert-rules/nightly", deletes: true, silent: true}, // the event names nobody
 		{id: "test-receiver", method: "POST", path: tasks + "/slack/test", before: func() { w.receiver("default", "slack") }},
 		{id: "set-secret", method: "PUT", path: "/v1/namespaces/default/secrets/s", body: `{"values":{"A":"b"}}`},
 		{id: "rotate-secret", method: "POST", path: "/v1/namespaces/default/secrets/s/rotate", before: func() {

@@ -71,7 +71,7 @@ func (in *Index) HasCommitted(revision int64) bool { return in.committed.Load() 
 const NoSlot int32 = -1
 
 // Put stores a row and its details, and returns its slot. slot is that of the task's former row, or NoSlot. alerts is what is
-// expected of the task; nil: nothing. The flags in AlertFlags stay as they are while something is expected.
+// expected of the task; nil: what a rule expects. The flags in AlertFlags stay as they are while something is expected.
 func (in *Index) Put(slot int32, r Row, d Details, alerts *task.Alerts) int32 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -80,12 +80,17 @@ func (in *Index) Put(slot int32, r Row, d Details, alerts *task.Alerts) int32 {
 		slot = in.newSlot()
 	}
 
+	byRule := alerts == nil
+	if byRule {
+		alerts = in.watches.ofRule(&r)
+	}
+
 	row := in.at(slot)
 	r.Flags &^= AlertFlags
 	if alerts != nil {
 		r.Flags |= row.Flags & AlertFlags
 	}
-	in.setWatch(slot, &r, alerts)
+	in.setWatch(slot, &r, alerts, byRule)
 
 	in.size.add(row, -1)
 	in.size.add(&r, 1)
@@ -172,7 +177,7 @@ func (in *Index) Remove(slot int32) {
 	defer in.mu.Unlock()
 
 	row := in.at(slot)
-	in.setWatch(slot, &Row{}, nil)
+	in.setWatch(slot, &Row{}, nil, false)
 	in.size.add(row, -1)
 	*row = Row{}
 	in.setDetails(slot, Details{})

@@ -1,6 +1,10 @@
 package readmodel
 
-import "github.com/carillonhq/carillon/pkg/task"
+import (
+	"strings"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
 
 // watchMark is what an Index keeps of a task with expectations, in 4 bytes: a number that stands for the expectations, and for
 // how long there has been no verdict about them. 0: nothing is expected of the task.
@@ -19,12 +23,20 @@ type watches struct {
 	numbers map[*task.Alerts]uint32
 	free    []uint32
 	tasks   int // with expectations
+	rules   Rules
+}
+
+// Rules says what is expected of tasks that do not say so themselves.
+type Rules interface {
+	// AlertsOf returns what is expected of a task; nil: nothing. It is the same pointer while that does not change.
+	AlertsOf(namespace string, labels map[string]string) *task.Alerts
 }
 
 // sharedAlerts are the expectations of some tasks.
 type sharedAlerts struct {
 	alerts *task.Alerts
-	tasks  int // 0: the number is free
+	byRule bool // a rule expects it, not the task
+	tasks  int  // 0: the number is free
 }
 
 // alertsOf returns the expectations of a task, or nil.
@@ -35,8 +47,18 @@ func (w *watches) alertsOf(m watchMark) *task.Alerts {
 	return w.list[m>>numberShift-1].alerts
 }
 
+// ofRule returns what a rule expects of the task with a row; nil: nothing.
+func (w *watches) ofRule(r *Row) *task.Alerts {
+	if w.rules == nil || r.Name == "" || r.Flags.Has(Gone) {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(r.Name, "/")
+
+	return w.rules.AlertsOf(namespace, r.Labels)
+}
+
 // add counts a task with expectations, and returns its mark.
-func (w *watches) add(a *task.Alerts) watchMark {
+func (w *watches) add(a *task.Alerts, byRule bool) watchMark {
 	number, known := w.numbers[a]
 	if !known {
 		if n := len(w.free); n > 0 {
@@ -49,7 +71,7 @@ func (w *watches) add(a *task.Alerts) watchMark {
 		if w.numbers == nil {
 			w.numbers = map[*task.Alerts]uint32{}
 		}
-		w.numbers[a], w.list[number-1].alerts = number, a
+		w.numbers[a], w.list[number-1] = number, sharedAlerts{alerts: a, byRule: byRule}
 	}
 
 	w.list[number-1].tasks++
@@ -73,7 +95,7 @@ func (w *watches) remove(m watchMark) {
 
 // setWatch sets what is expected of the task in a slot, before its row becomes r. If its ticks or its expectations may have changed, it
 // must be judged again.
-func (in *Index) setWatch(slot int32, r *Row, alerts *task.Alerts) {
+func (in *Index) setWatch(slot int32, r *Row, alerts *task.Alerts, byRule bool) {
 	c, i := in.chunks[slot/chunkRows], slot%chunkRows
 	if c.watched == nil && alerts == nil {
 		return
@@ -99,8 +121,46 @@ func (in *Index) setWatch(slot int32, r *Row, alerts *task.Alerts) {
 		*mark = 0
 	}
 	if alerts != nil {
-		*mark = in.watches.add(alerts)
+		*mark = in.watches.add(alerts, byRule)
 	}
+}
+
+// SetRules sets what is expected of tasks that do not say so themselves. nil: nothing. The rules must not change afterwards.
+func (in *Index) SetRules(rules Rules) {
+	in.mu.Lock()
+	in.watches.rules = rules
+	in.mu.Unlock()
+
+	for from := int32(0); in.applyRules(from); from += chunkRows {
+	}
+}
+
+// applyRules applies the rules to the rows of the chunk that begins at a slot. It returns false if there is none.
+func (in *Index) applyRules(from int32) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+
+	if int(from) >= in.used {
+		return false
+	}
+
+	c := in.chunks[from/chunkRows]
+	for i := range min(int32(in.used)-from, chunkRows) {
+		if c.watched != nil {
+			if m := c.watched[i]; m != 0 && !in.watches.list[m>>numberShift-1].byRule {
+				continue // the task says so itself
+			}
+		}
+
+		row := &c.rows[i]
+		alerts := in.watches.ofRule(row)
+		in.setWatch(from+i, row, alerts, true)
+		if alerts == nil {
+			row.Flags &^= AlertFlags
+		}
+	}
+
+	return true
 }
 
 // setJudgeAt sets when to judge the task in a slot again. The memory for it is allocated when a task of the chunk needs it.

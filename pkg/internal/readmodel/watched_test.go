@@ -172,3 +172,60 @@ func TestQueryLine_Alerts(t *testing.T) {
 		}
 	}
 }
+
+// byLabel are rules about tasks with a label.
+type byLabel map[string]*task.Alerts
+
+func (r byLabel) AlertsOf(namespace string, labels map[string]string) *task.Alerts {
+	return r[namespace+"/"+labels["team"]]
+}
+
+// Rules watch the tasks that expect nothing themselves, whether they come before or after the rule.
+func TestIndex_SetRules(t *testing.T) {
+	t.Parallel()
+
+	var x Index
+	own, rule := &task.Alerts{}, &task.Alerts{}
+	put := func(name, team string, flags Flags, a *task.Alerts) int32 {
+		return x.Put(NoSlot, Row{Name: name, Labels: map[string]string{"team": team}, Flags: flags}, Details{}, a)
+	}
+	watched := func() map[string]*task.Alerts {
+		all := map[string]*task.Alerts{}
+		x.EachWatched(func(w *WatchedRow) { all[w.Row.Name] = w.Alerts })
+		return all
+	}
+	same := func(what string, want map[string]*task.Alerts) {
+		t.Helper()
+		if got := watched(); !maps.Equal(got, want) || x.Watched() != len(want) {
+			t.Errorf("%s: %d are watched, as %v, want %v", what, x.Watched(), got, want)
+		}
+	}
+
+	put("shop/own", "data", 0, own)
+	first := put("shop/first", "data", 0, nil)
+	put("shop/web", "web", 0, nil)
+	put("ops/data", "data", 0, nil)
+	put("shop/gone", "data", Gone, nil)
+	same("before", map[string]*task.Alerts{"shop/own": own})
+
+	x.SetRules(byLabel{"shop/data": rule})
+	second := put("shop/second", "data", 0, nil)
+	same("with a rule", map[string]*task.Alerts{"shop/own": own, "shop/first": rule, "shop/second": rule})
+
+	x.ChangeWatched(first, "shop/first", func(w *WatchedRow) { w.NotMet = AlertFailures })
+	x.Put(first, Row{Name: "shop/first", Labels: map[string]string{"team": "data"}}, Details{}, nil)
+	if !x.Row(first).Flags.Has(AlertFailures) {
+		t.Error("a change of the row clears what is not met")
+	}
+	x.Put(second, Row{Name: "shop/second", Labels: map[string]string{"team": "web"}}, Details{}, nil)
+	same("another label", map[string]*task.Alerts{"shop/own": own, "shop/first": rule})
+
+	x.SetRules(byLabel{"shop/web": rule})
+	same("another selector", map[string]*task.Alerts{"shop/own": own, "shop/web": rule, "shop/second": rule})
+	if x.Row(first).Flags&AlertFlags != 0 {
+		t.Error("a task that is not watched has an expectation that is not met")
+	}
+
+	x.SetRules(byLabel{})
+	same("no rules", map[string]*task.Alerts{"shop/own": own})
+}

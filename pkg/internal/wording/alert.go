@@ -174,6 +174,8 @@ func alertEventText(e task.Event, by string) string {
 	switch {
 	case e.Alert == "silence":
 		what = "alerts "
+	case e.Alert == "rule":
+		what = "alert rule "
 	case e.Alert == string(task.AlertCluster) && e.Reason != "":
 		what, e.Reason = "cluster alert "+e.Reason+" ", ""
 	}

@@ -51,7 +51,8 @@ type evaluation struct {
 	job      job
 	task     *taskAlerts
 	reading  *store.TaskReading
-	freezes  int64 // mod revision of the record of freezes
+	freezes  int64             // mod revision of the record of freezes
+	rules    *store.AlertRules // nil: the task has alerts of its own, or does not exist
 	evidence alert.Evidence
 	keys     []string // of the records of the history
 
@@ -76,6 +77,7 @@ func (e *Evaluator) evaluateBatch(ctx context.Context, jobs []job) error {
 	list := make([]*evaluation, len(jobs))
 	for i := range jobs {
 		list[i] = newEvaluation(jobs[i], &reading, &reading.Tasks[i])
+		list[i].setRules(e.rules)
 	}
 
 	if err := e.judge(ctx, list); err != nil {
@@ -130,6 +132,22 @@ func newEvaluation(j job, all *store.AlertReading, r *store.TaskReading) *evalua
 	}
 
 	return v
+}
+
+// setRules sets the rules by which the task is judged, if it has no alerts of its own.
+func (v *evaluation) setRules(rules *alert.Rules) {
+	entry := v.reading.Entry
+	if entry == nil || entry.Alerts != nil {
+		return
+	}
+
+	v.rules = &store.AlertRules{}
+	if rules != nil {
+		v.rules.Revision = rules.Revision
+	}
+	if rule := rules.RuleOfEntry(v.reading.Ref.Namespace, entry); rule != nil {
+		v.evidence.Rule, v.rules.Name, v.rules.Mod = rule, rule.Name, rule.Revision
+	}
 }
 
 // judge evaluates tasks, and reads as much of them as that takes.
@@ -390,7 +408,7 @@ func (e *Evaluator) write(ctx context.Context, list []*evaluation) {
 // writeChange writes one change. The goroutines of a batch change different elements.
 func (e *Evaluator) writeChange(ctx context.Context, v *evaluation, i int) {
 	c, s := v.changes[i], v.job.shard
-	w := store.AlertWrite{Shard: s.ID, Alert: c.Alert, Revision: v.evidence.Revision, Freezes: v.freezes, EntryMod: v.reading.EntryMod}
+	w := store.AlertWrite{Shard: s.ID, Alert: c.Alert, Revision: v.evidence.Revision, Freezes: v.freezes, EntryMod: v.reading.EntryMod, Rules: v.rules}
 	if c.Dead != nil {
 		w.Dead = &store.AlertDead{Run: c.Dead.Run, Mod: c.Dead.Mod}
 	}

@@ -37,6 +37,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -81,11 +82,12 @@ type Shard struct {
 	Opened time.Time
 }
 
-// Config is the configuration of an Evaluator. All fields are required.
+// Config is the configuration of an Evaluator. All fields but Rules are required.
 type Config struct {
 	Store  Store
-	Shards func() []Shard   // the shards that the node serves
-	Now    func() time.Time // the time by which ticks are decided
+	Shards func() []Shard      // the shards that the node serves
+	Rules  func() *alert.Rules // what is expected of tasks without alerts of their own, as far as it is known. It may return nil while it is not known, and be nil if there are none
+	Now    func() time.Time    // the time by which ticks are decided
 	// MayWrite returns an error while the node must not decide anything, because its clock cannot be trusted.
 	MayWrite func() error
 	Logger   *zap.Logger
@@ -95,6 +97,8 @@ type Config struct {
 type Evaluator struct {
 	cfg    Config
 	shards map[int]*shardAlerts
+
+	rules *alert.Rules // those of this visit
 
 	made         time.Time
 	visited      atomic.Int64 // when the last visit ended, in nanoseconds since made on the monotonic clock
@@ -143,6 +147,8 @@ func (e *Evaluator) visitShards(ctx context.Context) {
 		return
 	}
 
+	e.applyRules()
+
 	now := e.cfg.Now()
 	var line queue
 	for _, s := range e.shards {
@@ -161,6 +167,23 @@ func (e *Evaluator) visitShards(ctx context.Context) {
 	if ctx.Err() == nil {
 		e.notEvaluated.Store(int64(notEvaluated))
 		e.visited.Store(int64(time.Since(e.made)))
+	}
+}
+
+// applyRules applies the rules to the rows of the shards if they have changed. Nothing is done while there have never been any.
+func (e *Evaluator) applyRules() {
+	if e.cfg.Rules == nil { // in tests
+		return
+	}
+	if e.rules = e.cfg.Rules(); e.rules == nil {
+		return
+	}
+
+	for _, s := range e.shards {
+		if !e.rules.IsSame(s.rules) && (s.rules != nil || !e.rules.AreNone()) {
+			s.Index.SetRules(e.rules)
+			s.rules = e.rules
+		}
 	}
 }
 

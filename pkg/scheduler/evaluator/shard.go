@@ -41,6 +41,7 @@ const kinds = len(alert.Kinds)
 type shardAlerts struct {
 	Shard
 
+	rules    *alert.Rules // those of its index; nil: none were set
 	isLoaded bool
 	loadedAt time.Time
 	// adopts is set if a visit must find the rows of the tasks with open alerts: their flags are not set yet.

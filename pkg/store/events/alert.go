@@ -18,6 +18,9 @@ func (t *Translator) alertEvents(c *Change) []task.Event {
 	if _, _, ok := t.keys.ParseSilence(c.Key); ok {
 		return t.silenceEvents(c)
 	}
+	if ns, name, ok := t.keys.ParseAlertRule(c.Key); ok {
+		return t.ruleEvents(c, ns, name)
+	}
 	if _, _, ok := t.keys.ParseAlert(c.Key); !ok {
 		return nil
 	}
@@ -106,6 +109,23 @@ func (t *Translator) openedEvent(key, action string, a *task.Alert) task.Event {
 	e.Detail = details.joinWords()
 
 	return e
+}
+
+// ruleEvents returns the event of a rule. Who has deleted it is only in the audit record.
+func (t *Translator) ruleEvents(c *Change, namespace, name string) []task.Event {
+	e := task.Event{Kind: task.EventAlert, Action: task.ActionDeleted, Alert: "rule", Namespace: namespace, Detail: name}
+	if c.After == nil {
+		return []task.Event{e}
+	}
+
+	r, ok := record.DecodeAlertRule(t.keys, c.After)
+	if !ok {
+		return nil // the audit reports it
+	}
+
+	e.Action, e.Time, e.Actor = task.ActionSet, r.UpdatedAt, r.UpdatedBy
+
+	return []task.Event{e}
 }
 
 // silenceEvents returns the events of a silence: somebody has created it, or ended it before its time. The leader deletes silences that have

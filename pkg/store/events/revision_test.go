@@ -222,6 +222,8 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"alerts are counted", []did{{moreAlert, "", `{"more":{"success_by":2,"failures":9}}`}}, []string{"alert opened by=owner in=ops alert=more detail=9 failures; 2 success_by; for shared/slack"}},
 		{"more alerts are counted", []did{{moreAlert, `{"more":{"failures":9}}`, `{"more":{"failures":10}}`}}, nil},
 		{"a problem of the cluster", []did{{oneCode, "", `{"text":"3 tasks are not evaluated"}`}}, []string{"alert opened by=boss alert=cluster reason=not_evaluated detail=3 tasks are not evaluated"}},
+		{"a rule", []did{{"alerts/rules/ops/nightly", "", `{"alerts":{},"updated_at":"2026-11-20T12:00:00Z","updated_by":"ann"}`}}, []string{"alert set by=ann in=ops alert=rule detail=nightly"}},
+		{"a rule is deleted", []did{{"alerts/rules/ops/nightly", `{"alerts":{}}`, ""}}, []string{"alert deleted in=ops alert=rule detail=nightly"}},
 		{"a silence", []did{{silence, "", `{"glob":"web-*","since":"2026-11-20T12:00:00Z","until":"2026-11-20T14:00:00Z","by":"ann","reason":"a move"}`}},
 			[]string{"alert silenced by=ann in=ops alert=silence reason=a move detail=web-* until 2026-11-20T14:00:00Z"}},
 		{"a silence is ended", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z","by":"ann"}`, `{"selector":"team=data","until":"2026-11-20T13:00:00Z","by":"ann","ended_by":"bob"}`}},

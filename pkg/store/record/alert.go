@@ -50,6 +50,25 @@ func EncodeSilence(s task.AlertSilence) string {
 	return Encode(s)
 }
 
+// DecodeAlertRule decodes a rule of alerts. ok is false if the key is not that of a rule, or if the value cannot be read.
+func DecodeAlertRule(keys Keys, e *mvccpb.KeyValue) (r task.AlertRule, ok bool) {
+	namespace, name, ok := keys.ParseAlertRule(string(e.Key))
+	if !ok {
+		return r, false
+	}
+
+	r, err := Decode[task.AlertRule](e.Value)
+	r.Namespace, r.Name, r.Revision = namespace, name, e.ModRevision
+
+	return r, err == nil
+}
+
+// EncodeAlertRule encodes a rule without what its key says.
+func EncodeAlertRule(r task.AlertRule) string {
+	r.Namespace, r.Name, r.Revision = "", "", 0
+	return Encode(r)
+}
+
 // DecodeSent decodes what was sent to a receiver. ok is false if the key is not that of such a record. A record that cannot
 // be read is empty: everything that is open is sent again.
 func DecodeSent(keys Keys, e *mvccpb.KeyValue) (s task.AlertsSent, ok bool) {

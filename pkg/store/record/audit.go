@@ -227,6 +227,10 @@ func alertObject(keys Keys, key string) (task.AuditObject, bool) {
 		return task.AuditObject{Kind: "silence", Namespace: ns, Name: id}, true
 	}
 
+	if ns, name, ok := keys.ParseAlertRule(key); ok {
+		return task.AuditObject{Kind: "alert-rule", Namespace: ns, Name: name}, true
+	}
+
 	a, _, ok := keys.ParseAlert(key)
 
 	return task.AuditObject{Kind: "alert", Namespace: a.Namespace, Name: a.Name()}, ok

@@ -189,6 +189,25 @@ func (k Keys) SilencesOf(namespace string) string { return k.Silences() + namesp
 // Silence is the key of one silence.
 func (k Keys) Silence(namespace, id string) string { return k.SilencesOf(namespace) + id }
 
+// AlertRules is the prefix of all rules of alerts.
+func (k Keys) AlertRules() string { return k.Alerts() + "rules/" }
+
+// AlertRulesOf is the prefix of the rules of a namespace.
+func (k Keys) AlertRulesOf(namespace string) string { return k.AlertRules() + namespace + "/" }
+
+// AlertRule is the key of one rule.
+func (k Keys) AlertRule(namespace, name string) string { return k.AlertRulesOf(namespace) + name }
+
+// ParseAlertRule returns the namespace and the name in the key of a rule.
+func (k Keys) ParseAlertRule(key string) (namespace, name string, ok bool) {
+	parts, ok := partsBelow(k.AlertRules(), key)
+	if !ok || len(parts) != 2 {
+		return "", "", false
+	}
+
+	return parts[0], parts[1], true
+}
+
 // ParseAlert returns the parts of the key of an alert as the fields of a task.Alert, with its shard, which is -1 for an
 // alert about the cluster. It returns false for every other key.
 func (k Keys) ParseAlert(key string) (a task.Alert, shard int, ok bool) {

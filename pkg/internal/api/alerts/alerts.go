@@ -40,7 +40,7 @@ const (
 		"Another caller can take it over in the same way. If the alert opens again after it was closed, nobody works on it."
 )
 
-// Routes returns the operations on alerts and silences.
+// Routes returns the operations on alerts, rules and silences.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		list     = reflect.TypeFor[client.List[task.AlertStatus]]()
@@ -49,7 +49,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	)
 	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
 
-	return []*httpapi.Operation{
+	return append(h.ruleRoutes(), []*httpapi.Operation{
 		{ID: "list-all-alerts", Method: get, Path: "/v1/alerts", Tag: "alerts", Summary: "List the alerts of all namespaces, and those about the cluster",
 			Description: alertsAbout, Status: 200, Answer: list, Handler: httpapi.Query(h.listAlerts)},
 		{ID: "list-alerts", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.InNamespace + "/alerts", Tag: "alerts", Summary: "List the alerts of a namespace",
@@ -70,7 +70,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "end-silence", Verb: access.Pause, Kind: access.Tasks, Method: del, Path: httpapi.InNamespace + "/silences/{silence}", Tag: "alerts", Summary: "End a silence before its time",
 			Description: "What is still open is then sent as if it had just opened, unless the receivers were notified before.",
 			Writes:      true, Status: 200, Answer: reflect.TypeFor[task.AlertSilence](), Errors: []int{409}, Handler: httpapi.NoQuery(h.endSilence)},
-	}
+	}...)
 }
 
 // listQuery are the parameters of a list of alerts.

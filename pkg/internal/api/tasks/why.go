@@ -99,6 +99,9 @@ func (h *Handlers) addAlerts(c *httpapi.Call, ref record.Ref, timezone string, a
 		answer.Alerts = append(answer.Alerts, a)
 
 		words := fmt.Sprintf("%s, since %s; severity %s", wording.AlertProblem(&a.Alert, at), at(a.Since), a.Severity)
+		if a.Rule != "" {
+			words += "; expected by the rule " + a.Rule
+		}
 		if k := a.Acknowledged; k != nil {
 			words += fmt.Sprintf("; %s works on it since %s", task.ActorName(k.By), at(k.At))
 		}

@@ -70,11 +70,19 @@ func (vi *Viewer) TaskAlerts(ctx context.Context, ref record.Ref) (all task.Task
 	}
 
 	all.Receivers = []task.AlertReceiver{}
-	if e == nil || e.Alerts == nil {
+	if e == nil {
 		return all, nil
 	}
 
-	names := e.Alerts.Receivers(ref.Namespace)
+	expected := e.Alerts
+	if expected == nil {
+		if all.Rule, err = vi.ruleOf(ctx, ref.Namespace, e); err != nil || all.Rule == nil {
+			return all, err
+		}
+		expected = &all.Rule.Alerts
+	}
+
+	names := expected.Receivers(ref.Namespace)
 	read, err := vi.readAlertRecords(ctx, names, []string{ref.Namespace})
 	if err != nil {
 		return all, err
@@ -88,6 +96,37 @@ func (vi *Viewer) TaskAlerts(ctx context.Context, ref record.Ref) (all task.Task
 	all.Silence = read.silences.Find(&task.Alert{Namespace: ref.Namespace, Task: ref.Name, Labels: e.Labels}, now)
 
 	return all, nil
+}
+
+// ruleOf returns the rule of a task without alerts of its own, or nil.
+func (vi *Viewer) ruleOf(ctx context.Context, ns string, e *task.Entry) (*task.AlertRule, error) {
+	rules, err := vi.Store.AlertRules(ctx, []string{ns})
+	if err != nil {
+		return nil, err
+	}
+	if rule := alert.CompileRules(rules, 0, nil).RuleOfEntry(ns, e); rule != nil && e.Receiver == nil {
+		return &rule.AlertRule, nil
+	}
+
+	return nil, nil
+}
+
+// AcceptingReceivers returns which of some receivers take the alerts of a namespace.
+func (vi *Viewer) AcceptingReceivers(ctx context.Context, ns string, names []string) (accepting []string, err error) {
+	refs := make([]record.Ref, len(names))
+	for i, name := range names {
+		namespace, inner, _ := strings.Cut(name, "/")
+		refs[i] = vi.Ref(namespace, inner)
+	}
+
+	entries, err := vi.Store.Entries(ctx, refs)
+	for i, e := range entries {
+		if e != nil && e.Receiver.Accepts(refs[i].Namespace, ns) {
+			accepting = append(accepting, names[i])
+		}
+	}
+
+	return accepting, err
 }
 
 // receiversOf returns the receivers of an alert.

@@ -268,6 +268,10 @@ func (j *accessJudge) objectAt(key string) (objectChange, bool) {
 			return objectChange{object: object{kind: "silence", namespace: ns, name: id}, audited: true}, true
 		}
 
+		if ns, name, ok := strings.Cut(strings.TrimPrefix(rest, "rules/"), "/"); ok && strings.HasPrefix(rest, "rules/") {
+			return objectChange{object: object{kind: "alert-rule", namespace: ns, name: name}, audited: true}, true
+		}
+
 		a, _, ok := j.keys.ParseAlert(key)
 
 		return objectChange{object: object{kind: "alert", namespace: a.Namespace, name: a.Name()}}, ok

@@ -278,6 +278,8 @@ var operations = map[string]operation{
 	"acknowledge-cluster-alert": {"POST /v1/cluster/alerts/{code}/acknowledge", access.Operate, access.Cluster},
 	"create-silence":            {"POST /v1/namespaces/{ns}/silences", access.Pause, access.Tasks},
 	"end-silence":               {"DELETE /v1/namespaces/{ns}/silences/{silence}", access.Pause, access.Tasks},
+	"set-alert-rule":            {"PUT /v1/namespaces/{ns}/alert-rules/{rule}", access.Update, access.Tasks},
+	"delete-alert-rule":         {"DELETE /v1/namespaces/{ns}/alert-rules/{rule}", access.Update, access.Tasks},
 	"test-receiver":             {"POST /v1/namespaces/{ns}/tasks/{name}/test", access.Update, access.Tasks},
 
 	"set-secret":    {"PUT /v1/namespaces/{ns}/secrets/{name}", access.Set, access.Secrets},

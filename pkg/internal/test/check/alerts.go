@@ -17,12 +17,14 @@ type alertJudge struct {
 	judge
 	// records are the alerts that exist, by key.
 	records map[string]*alertChange
+	// rules are the rules that exist, by key.
+	rules map[string]*task.AlertRule
 	// retryOf holds the create revisions of the dead runs that were started again, by the run that does so.
 	retryOf map[runRef]int64
 }
 
 func newAlertJudge(base judge) *alertJudge {
-	return &alertJudge{base, map[string]*alertChange{}, map[runRef]int64{}}
+	return &alertJudge{base, map[string]*alertChange{}, map[string]*task.AlertRule{}, map[runRef]int64{}}
 }
 
 // checkRevision judges the alerts that a revision writes, and applies them.
@@ -53,6 +55,43 @@ func (j *alertJudge) applyChanges(d *delta) {
 			j.records[key] = ch
 		}
 	}
+
+	for key, rule := range d.rules {
+		if rule == nil {
+			delete(j.rules, key)
+		} else {
+			j.rules[key] = rule
+		}
+	}
+}
+
+// alertsOf returns what is expected of a task: by its own block or, without one, by the first rule of its namespace that matches its
+// labels; nil: nothing. What a rule says about tasks that could not have such a block is ignored.
+func (j *alertJudge) alertsOf(t *taskHistory) *task.Alerts {
+	e := &t.entry.Entry
+	if e.Alerts != nil {
+		return e.Alerts
+	}
+	if e.Receiver != nil || e.History.Keep > task.MaxAlertKept {
+		return nil
+	}
+
+	for _, key := range slices.Sorted(maps.Keys(j.rules)) {
+		rule := j.rules[key]
+		if rule.Namespace != t.ref.Namespace {
+			continue
+		}
+
+		if s, err := task.ParseSelector(rule.Selector); err == nil && s.Matches(e.Labels) {
+			a := rule.Alerts
+			if a.FailuresInARow() > e.History.Keep {
+				a.Failures = new(0)
+			}
+			return &a
+		}
+	}
+
+	return nil
 }
 
 // checkChange judges a change of one alert. before is its former version; nil: it did not exist.
@@ -100,13 +139,13 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 
 	p := t.pastOf(t.entry.incarnation)
 
-	switch e := &t.entry.Entry; {
-	case !e.Alerts.Expects(a.Kind):
+	switch e, expected := &t.entry.Entry, j.alertsOf(t); {
+	case !expected.Expects(a.Kind):
 		wrong("the task does not expect it")
 	case a.Kind == task.AlertFailures && p.dead == 0:
 		wrong("no dead run is newer than the last success, at revision %d", p.lastSuccess)
-	case a.Kind == task.AlertFailures && max(p.failures, p.dead) < e.Alerts.FailuresInARow():
-		wrong("%d runs have failed in a row; the task alerts after %d", p.failures, e.Alerts.FailuresInARow())
+	case a.Kind == task.AlertFailures && max(p.failures, p.dead) < expected.FailuresInARow():
+		wrong("%d runs have failed in a row; the task alerts after %d", p.failures, expected.FailuresInARow())
 	case a.Kind == task.AlertMaxPause && !e.Paused:
 		wrong("the task is not paused")
 	case a.Kind == task.AlertMaxLateness && e.Shadow:
@@ -115,7 +154,7 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 		wrong("run %s has ended", a.Run)
 	case a.Kind == task.AlertSuccessWithin && e.Shadow:
 		wrong("the task is a shadow")
-	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, e, a.OpenedAt.Time, -j.tolerance()):
+	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, expected, a.OpenedAt.Time, -j.tolerance()):
 		wrong("a run succeeded at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 	}
 }
@@ -142,7 +181,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 	case why == task.AlertDeleted:
 		wrong("its task exists")
 	case why == task.AlertNotWatched:
-		if e.Alerts.Expects(a.Kind) {
+		if j.alertsOf(t).Expects(a.Kind) {
 			wrong("the task expects it")
 		}
 	case why == task.AlertDismissed && a.Kind == task.AlertFailures:
@@ -154,7 +193,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 			wrong("no run has succeeded since revision %d", former.Base)
 		}
 	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessWithin:
-		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasSucceeded(p, e, a.Closed.At.Time, j.tolerance()) {
+		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasSucceeded(p, j.alertsOf(t), a.Closed.At.Time, j.tolerance()) {
 			wrong("the last run that succeeded ended at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 		}
 	case a.Kind == task.AlertFailures:
@@ -215,7 +254,7 @@ func (j *alertJudge) checkEnd() {
 
 		ch := j.records[j.keys.Alert(ref, task.AlertFailures)]
 		isOpen := ch != nil && ch.alert.IsOpen() && ch.alert.UID == t.entry.UID
-		p, n := t.pastOf(t.entry.incarnation), t.entry.Alerts.FailuresInARow()
+		p, n := t.pastOf(t.entry.incarnation), j.alertsOf(t).FailuresInARow()
 		isCounted := hasMore[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}]
 
 		if !isOpen && !isCounted && n > 0 && p.dead > 0 && max(p.kept, p.dead) >= n {
@@ -234,7 +273,7 @@ func (j *alertJudge) checkEnd() {
 		case t.entry == nil || t.entry.UID != ch.alert.UID:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but its task does not exist")
 		case t.entry.create <= j.cluster.began:
-		case !t.entry.Alerts.Expects(task.AlertFailures):
+		case !j.alertsOf(t).Expects(task.AlertFailures):
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open that the task does not expect")
 		case t.pastOf(t.entry.incarnation).dead == 0:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but no dead run is newer than the last success")
@@ -256,8 +295,8 @@ func (t *taskHistory) isPauseOver(at time.Time) bool {
 
 // hasSucceeded reports whether a run of the task succeeded within the time that the task expects before an instant. That time is
 // longer by a tolerance.
-func (j *alertJudge) hasSucceeded(p taskPast, e *task.Entry, at time.Time, tolerance time.Duration) bool {
-	return p.lastSuccessAt > 0 && at.Sub(timeOfMS(p.lastSuccessAt)) < e.Alerts.SuccessWithin.Std()+tolerance
+func (j *alertJudge) hasSucceeded(p taskPast, a *task.Alerts, at time.Time, tolerance time.Duration) bool {
+	return a != nil && p.lastSuccessAt > 0 && at.Sub(timeOfMS(p.lastSuccessAt)) < a.SuccessWithin.Std()+tolerance
 }
 
 // tolerance is how much the times of two nodes may differ. Rows have whole seconds, and ledgers the mean durations of runs.

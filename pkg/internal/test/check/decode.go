@@ -280,6 +280,20 @@ func (dec *decoder) decodeAlert(d *delta, ev Event) {
 		return
 	}
 
+	if ns, name, ok := dec.keys.ParseAlertRule(ev.Key); ok {
+		d.rules[ev.Key] = nil
+		if !ev.Deleted {
+			rule := &task.AlertRule{}
+			if err := json.Unmarshal(ev.Value, rule); err != nil {
+				dec.reportUnreadable(ev, err)
+			}
+			rule.Namespace, rule.Name = ns, name
+			d.rules[ev.Key] = rule
+		}
+
+		return
+	}
+
 	a, shard, ok := dec.keys.ParseAlert(ev.Key)
 	if !ok {
 		return

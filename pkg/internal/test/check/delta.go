@@ -22,9 +22,10 @@ type delta struct {
 	runs       map[runRef]*runChange      // everything that happens to a run, wherever its records are
 	freezes    *freezeState               // nil: the record does not change
 	ledgers    map[record.Ref]*ledgerChange
-	cluster    *task.Cluster           // nil: the cluster's record does not change
-	alerts     map[string]*alertChange // by key
-	sent       map[string]*sentChange  // what was sent to receivers, by namespace and name
+	cluster    *task.Cluster              // nil: the cluster's record does not change
+	alerts     map[string]*alertChange    // by key
+	rules      map[string]*task.AlertRule // rules of alerts, by key; nil: deleted
+	sent       map[string]*sentChange     // what was sent to receivers, by namespace and name
 	keptChanges
 }
 
@@ -117,7 +118,7 @@ func newDelta() *delta {
 		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
 		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
 		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(),
-		alerts: map[string]*alertChange{}, sent: map[string]*sentChange{},
+		alerts: map[string]*alertChange{}, rules: map[string]*task.AlertRule{}, sent: map[string]*sentChange{},
 	}
 }
 

@@ -22,14 +22,18 @@ const Flaky = "flaky"
 // evaluationTime is how long the cluster has after the last change until all alerts are those of the records (G58).
 const evaluationTime = 75 * time.Second
 
-// expectSuccess lets every second task expect something of its runs. Most of these tasks run all the time, and fail now and
-// then or always.
+// expectSuccess lets every second task expect something of its runs, and leaves every fourth one to rules. Most of these tasks run all
+// the time, and fail now and then or always.
 func expectSuccess(s *task.Spec, r *rand.Rand) {
-	if r.IntN(2) == 0 {
+	switch r.IntN(4) {
+	case 0:
 		return
+	case 1:
+		s.Labels = map[string]string{"team": pickRandom(r, ruleTeams)}
+	default:
+		s.Alerts = drawAlerts(r)
 	}
 
-	s.Alerts = drawAlerts(r)
 	s.History.Keep = max(s.History.Keep, 3)
 	if r.IntN(3) == 0 {
 		return
@@ -59,6 +63,23 @@ func (u *user) editAlerts(ctx context.Context, c *client.Client, name, mark stri
 	}
 
 	return u.patchTask(ctx, c, name, mark, fields)
+}
+
+// ruleNames are the names of rules, and ruleTeams the values of the label that they select by.
+var (
+	ruleNames = []string{"first", "second"}
+	ruleTeams = []string{"data", "web"}
+)
+
+// setAlertRule creates or changes a rule. It is about some of the tasks without alerts of their own, or about all of them.
+func (u *user) setAlertRule(ctx context.Context, c *client.Client, mark string) error {
+	request := client.AlertRuleRequest{Description: mark, Selector: pickRandom(u.rng, []string{"", "team=data", "team in (data, web)"}), Alerts: *drawAlerts(u.rng)}
+	_, err := c.Alerts.SetRule(ctx, simNamespace, pickRandom(u.rng, ruleNames), request, false)
+	if err == nil {
+		u.countReached("set alert rule")
+	}
+
+	return err
 }
 
 // applyReceiver creates the receiver. Many of its runs fail.

@@ -154,6 +154,10 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = u.dismissAll(ctx)
 	case "edit alerts":
 		t, err = u.editAlerts(ctx, c, name, mark)
+	case "set alert rule":
+		err = u.setAlertRule(ctx, c, mark)
+	case "delete alert rule":
+		err = c.Alerts.DeleteRule(ctx, simNamespace, pickRandom(u.rng, ruleNames))
 	case "apply receiver":
 		name = receiverName
 		t, err = u.applyReceiver(ctx, c, mark)

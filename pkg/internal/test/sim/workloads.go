@@ -64,7 +64,7 @@ var allWorkloads = []workload{
 		shape: acceptInput},
 	{name: "ledgers", calls: []string{"edit history", "edit history", "edit history", "spoil ledger", "set ledger", "trigger", "re-create"}, shape: keepLedger,
 		fault: fault{"kill in a fold", 15, killInFold}},
-	{name: "alerts", calls: []string{"apply receiver", "delete receiver", "edit alerts", "edit alerts", "retry", "retry", "dismiss", "dismiss all", "dismiss all"}, shape: expectSuccess},
+	{name: "alerts", calls: []string{"apply receiver", "delete receiver", "edit alerts", "edit alerts", "set alert rule", "set alert rule", "delete alert rule", "retry", "retry", "dismiss", "dismiss all", "dismiss all"}, shape: expectSuccess},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
