@@ -104,6 +104,7 @@ func helpTopics() []*cobra.Command {
 		{Use: "selectors", Short: "Select tasks and nodes by label", Long: selectorsTopic},
 		{Use: "queries", Short: "Find tasks by state, label, time and name", Long: queriesTopic},
 		{Use: "schedules", Short: "Syntax of schedules", Long: schedulesTopic},
+		{Use: "times", Short: "Ways to write a time", Long: timesTopic},
 		taskcmd.FieldsTopic(),
 		{Use: "policies", Short: "Overlap, missed ticks, retries and pauses", Long: policiesTopic},
 		{Use: "run-names", Short: "Ways to name a run", Long: selection.RunHelp},
@@ -239,7 +240,7 @@ of them:
   notify:ops/slack         alerts of the task go to this receiver
 
 A comma means "or": state:failed,lost. A minus sign negates a term: -label:team=data.
-Comparisons are <, <=, > and >=; durations are 90s, 10m, 1h30m, 2d or 1w. Quote values
+Comparisons are <, <=, > and >=; durations are 90s, 10m, 1h30m, 2d, 1w or 2d12h. Quote values
 with spaces or commas: name~"a b". In a shell, put terms with <, >, *, ! or quotes in
 single quotes.
 
@@ -250,6 +251,32 @@ short forms of terms, which must also match:
   -l team=data             selector:team=data
   --failing, --paused      state:failing, state:paused
   task list 'web-*' db     name:web-*,db`
+
+const timesTopic = `Flags, files, the Web UI and parameters of the API read times in the same notation:
+
+  90s, 36h, 2d, 1w, 2d12h     a duration: that long ago for --since and other times in
+                              the past, and from now for --until and others ahead
+  2h ago, in 2h, now          the same, whatever the flag
+  18:00, 18:00:30             the last 18:00 for a time in the past, the next one for a
+                              time ahead; today for --at
+  yesterday 18:00             also today 6:00, tomorrow 6:00, Mon 6:00; without a time
+                              of day, yesterday, today and tomorrow mean midnight
+  2026-12-24                  a date: the beginning of the day
+  2026-12-24 18:00            a date and a time; also with a T, with seconds, or as
+                              24 Dec 18:00 and Thu 24 Dec 2026 18:00
+  2026-12-24T18:00:00Z        RFC 3339; other offsets are +01:00 or -05:00
+  18:00 UTC, 02:30 CEST       a time in UTC, or with the name of your clock
+
+A time without an offset is in the zone in which the command prints times: the
+time zone of the task if the command is about one task, otherwise yours. --time utc
+and --time local change both. Parameters of the API are in UTC.
+
+A local time that does not exist because the clocks go forward, or exists twice
+because they go back, is an error, which says what to write instead. A date begins
+with the first instant of the day.
+
+A task file must mean the same whenever you apply it, so start and end take only
+dates and RFC 3339 there. A day has 24 hours in a duration.`
 
 const schedulesTopic = `A schedule is one or more expressions. It ticks whenever one of them does.
 
@@ -266,7 +293,7 @@ const schedulesTopic = `A schedule is one or more expressions. It ticks whenever
                          spreads tasks over time; H/15: every 15 minutes
   @every 90s             counted from the creation of the task
   @every 1h after completion    an hour after each run has ended
-  @at 2026-12-24T18:00:00Z
+  @at 2026-12-24 18:00   in the task's time zone, or @at 2026-12-24T18:00:00Z
   @in 10m                once, counted from when the task is written
   @manual                never; the task runs only when triggered
 

@@ -232,7 +232,7 @@ func (c *chronicle) askRanges(w *world, random *rand.Rand, questions int) (exact
 		q := explain.Question{From: explain.Instant(first), To: explain.Instant(last), Timezone: "UTC"}
 
 		if n%5 == 1 {
-			day, err := explain.ReadMoment(first.Format(time.DateOnly), "UTC")
+			day, err := explain.ReadMoment(first.Format(time.DateOnly), schedule.TimeBase{})
 			w.ok(err)
 			q = explain.Question{At: &day, Timezone: "UTC"}
 			first, last = q.Span(w.clock())

@@ -132,12 +132,16 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return err
 }
 
-// ParseDuration parses a Go duration such as 1h30m, which can begin with weeks and days of 24 hours: 2w, 7d, 1d12h. An error
-// is an *Error for the field. It suggests what was probably meant, if that is clear: "90s" for "90 secs".
+// ParseDuration parses a Go duration such as 1h30m, which can begin with weeks and days of 24 hours: 2w, 7d, 1d12h. Units can
+// be separated by a space, as Approximate writes them: "2d 4h". An error is an *Error for the field. It suggests what was
+// probably meant, if that is clear: "90s" for "90 secs".
 func ParseDuration(field, text string) (Duration, error) {
 	v, err := time.ParseDuration(text)
 	if err == nil {
 		return Duration(v), nil
+	}
+	if spacedUnits.MatchString(text) {
+		return ParseDuration(field, strings.ReplaceAll(text, " ", ""))
 	}
 	if v, ok := parseDays(text); ok {
 		return v, nil
@@ -148,6 +152,9 @@ func ParseDuration(field, text string) (Duration, error) {
 
 	return 0, Invalid(CodeBadDuration, field, "%s is not a duration, such as 90s, 10m, 1h30m or 2d", Quote(text))
 }
+
+// spacedUnits matches amounts with units that are separated by single spaces.
+var spacedUnits = regexp.MustCompile(`^[0-9.]{1,20}[a-zµμ]{1,2}(?: [0-9.]{1,20}[a-zµμ]{1,2}){1,6}$`)
 
 // daysPattern matches a duration that begins with weeks or days.
 var daysPattern = regexp.MustCompile(`^(?:([0-9]{1,6})w)?(?:([0-9]{1,6})d)?([0-9.].*)?$`)

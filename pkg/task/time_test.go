@@ -40,7 +40,7 @@ func TestDuration_IsSpeltShortAndReadBack(t *testing.T) {
 
 func TestParseDuration_AcceptsWeeksAndDays(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"2d": 48 * time.Hour, "1w": 168 * time.Hour, "1w2d": 216 * time.Hour, "2d12h": 60 * time.Hour, "1d1.5h": 25*time.Hour + 30*time.Minute,
+		"2d": 48 * time.Hour, "1w": 168 * time.Hour, "1w2d": 216 * time.Hour, "2d12h": 60 * time.Hour, "2d 4h": 52 * time.Hour, "1h 30m": 90 * time.Minute, "1w 2d 3h": 219 * time.Hour, "1d1.5h": 25*time.Hour + 30*time.Minute,
 		"0d": 0, "1w90s": 168*time.Hour + 90*time.Second, "106751d23h47m16.854775807s": math.MaxInt64,
 	} {
 		if got, err := ParseDuration("timeout", text); err != nil || got.Std() != want {
@@ -49,7 +49,7 @@ func TestParseDuration_AcceptsWeeksAndDays(t *testing.T) {
 	}
 
 	for _, text := range []string{
-		"d", "w", "-1d", "+1d", "1d-2h", "1d+2h", "1d2", "1d 2h", "1.5d", "2d1w", "1dd", "106752d", "106751d23h47m16.854775808s", "99999w", "999999w999999d", "1d99999999h",
+		"d", "w", "-1d", "+1d", "1d-2h", "1d+2h", "1d2", "1d  2h", " 1d", "1h -30m", "30m 1d", "1 d", "1.5d", "2d1w", "1dd", "106752d", "106751d23h47m16.854775808s", "99999w", "999999w999999d", "1d99999999h",
 	} {
 		if got, err := ParseDuration("timeout", text); err == nil {
 			t.Errorf("%s is %s", text, got)

@@ -85,7 +85,7 @@ func newBinding(f *factory.Factory, role string, subjects []string, o grantFlags
 	}
 
 	b = task.Binding{Name: o.name, Role: role, Subjects: subjects, Namespaces: namespaces, Cluster: o.cluster, Reason: o.reason}
-	if b.Until, err = f.ParseEnd("until", o.until); err != nil {
+	if b.Until, err = f.ParseEnd("until", o.until, f.Zone(output.ReaderZone)); err != nil {
 		return b, err
 	}
 	if b.Labels, err = factory.ParseLabels("label", o.labels); err != nil {

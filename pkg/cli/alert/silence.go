@@ -39,7 +39,7 @@ func silenceCommand(f *factory.Factory) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&request.Selector, "selector", "l", "", "silence the alerts of tasks whose labels match this `SELECTOR`, such as team=data")
 	factory.DurationVar(flags, &lasts, "for", 0, "end the silence after this `DURATION`, such as 2h (default: use --until)")
-	flags.StringVar(&until, "until", "", "end the silence at this `TIME`: 18:00, 2026-12-24T18:00 in your time zone, RFC 3339, or a duration")
+	flags.StringVar(&until, "until", "", "end the silence at this `TIME`: 2h, 18:00, or 2026-12-24 18:00 in your time zone (see help times)")
 	flags.StringVar(&request.Reason, "reason", "", "`TEXT` that explains the silence to other users; required")
 	flags.BoolVar(&dryRun, "dry-run", false, "print what would be silenced, without silencing it")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -76,12 +76,9 @@ func silenceCommand(f *factory.Factory) *cobra.Command {
 		if d, err := task.ParseDuration("until", until); err == nil {
 			request.For, until = d, ""
 		}
-		if until != "" {
-			at, err := factory.ParseNextTime("until", until, f.Now(), f.Zone(output.ReaderZone))
-			if err != nil {
-				return err
-			}
-			request.Until = task.At(at)
+		var err error
+		if request.Until, err = f.ParseEnd("until", until, f.Zone(output.ReaderZone)); err != nil {
+			return err
 		}
 
 		c, err := f.Connect()

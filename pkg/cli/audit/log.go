@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -54,10 +55,10 @@ func (l *logFlags) clientOptions(f *factory.Factory, cmd *cobra.Command) (client
 	}
 
 	var err error
-	if opts.Since, err = f.ParseBeginning("since", l.since, f.Zone(output.ReaderZone)); err != nil {
+	if opts.Since, err = f.ParseTime("since", l.since, f.Zone(output.ReaderZone), schedule.Past); err != nil {
 		return opts, err
 	}
-	if opts.Until, err = f.ParseBeginning("until", l.until, f.Zone(output.ReaderZone)); err != nil {
+	if opts.Until, err = f.ParseTime("until", l.until, f.Zone(output.ReaderZone), schedule.Past); err != nil {
 		return opts, err
 	}
 

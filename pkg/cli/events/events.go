@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -133,7 +134,7 @@ func parseSince(f *factory.Factory, o eventFlags, opts *client.EventOptions) err
 	}
 
 	var err error
-	opts.Since, err = f.ParseBeginning("since", o.since, f.Zone(output.ReaderZone))
+	opts.Since, err = f.ParseTime("since", o.since, f.Zone(output.ReaderZone), schedule.Past)
 
 	return err
 }

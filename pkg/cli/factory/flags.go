@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -91,86 +92,43 @@ func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// ParseTime parses the value s of a flag: a time in RFC 3339, or a date with or without a time of day
-// in zone. It returns the zero time for an empty value. The error names the flag, which is given
-// without dashes.
-func ParseTime(flag, s string, zone *time.Location) (time.Time, error) {
-	if s == "" {
+// ParseTime parses the value of a flag, which is given without dashes, with schedule.ReadInstant: a time as people write it,
+// relative to now. A time without an offset is in zone, which must be the zone in which the command prints times. It returns the
+// zero time for an empty value.
+func (f *Factory) ParseTime(flag, text string, zone *time.Location, direction schedule.Direction) (time.Time, error) {
+	if text == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
-		return t, nil
-	}
 
-	for _, layout := range []string{"2006-01-02", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02 15:04:05"} {
-		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
-			return t, nil
-		}
-	}
-
-	return time.Time{}, failure.Usage("--%s %s: use 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
-}
-
-// ParseNextTime parses the value of a flag as ParseTime does, or as a time of day, which means its next occurrence after
-// start.
-func ParseNextTime(flag, s string, start time.Time, zone *time.Location) (time.Time, error) {
-	for _, layout := range []string{"15:04", "15:04:05"} {
-		t, err := time.Parse(layout, s)
-		if err != nil {
-			continue
-		}
-
-		day := start.In(zone)
-		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
-		if !at.After(start) {
-			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
-		}
-
-		return at, nil
-	}
-
-	at, err := ParseTime(flag, s, zone)
+	at, err := schedule.ReadInstant(text, schedule.TimeBase{Now: f.Now(), Zone: zone, Direction: direction})
 	if err != nil {
-		return at, failure.Usage("--%s %s: use 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
+		return time.Time{}, WrongTime(flag, err)
 	}
 
 	return at, nil
 }
 
-// ParseEnd parses the value s of a flag that says when something ends: a duration from now such as 30d or 8h, or a time.
-// It returns the zero time for an empty value.
-func (f *Factory) ParseEnd(flag, s string) (task.Time, error) {
-	if d, err := task.ParseDuration(flag, s); err == nil {
-		if d.Std() < time.Second {
-			return task.Time{}, failure.Usage("--%s %s: is less than a second", flag, task.Quote(s))
-		}
-		return task.At(f.Now().Add(d.Std()).Truncate(time.Second)), nil
+// ParseEnd parses the value of a flag that says when something ends: at least a second from now.
+func (f *Factory) ParseEnd(flag, text string, zone *time.Location) (task.Time, error) {
+	at, err := f.ParseTime(flag, text, zone, schedule.Future)
+	if err != nil || at.IsZero() {
+		return task.Time{}, err
+	}
+	if at.Sub(f.Now()) < time.Second {
+		return task.Time{}, failure.Usage("--%s %s: is not in the future", flag, task.Quote(text))
 	}
 
-	t, err := ParseTime(flag, s, f.Zone(output.ReaderZone))
-	if err != nil {
-		return task.Time{}, failure.Usage("--%s %s: write 30d, 8h, 2027-03-28 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
-	}
-	if t.IsZero() {
-		return task.Time{}, nil
-	}
-
-	return task.At(t), nil
+	return task.At(at), nil
 }
 
-// ParseBeginning parses the value s of a flag that says since or until when something happened: a duration ago such as 15m
-// or 7d, or a time. Times without an offset are in zone. It returns the zero time for an empty value.
-func (f *Factory) ParseBeginning(flag, s string, zone *time.Location) (time.Time, error) {
-	if d, err := task.ParseDuration(flag, s); err == nil && d >= 0 {
-		return f.Now().Add(-d.Std()), nil
+// WrongTime is the error for the value of a flag that is not a time.
+func WrongTime(flag string, err error) error {
+	var fault *task.Error
+	if !errors.As(err, &fault) {
+		return err
 	}
 
-	t, err := ParseTime(flag, s, zone)
-	if err != nil {
-		return t, failure.Usage("--%s %s: use a duration such as 15m or 7d, or a time such as 2027-03-28 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
-	}
-
-	return t, nil
+	return failure.Usage("--%s: %s", flag, fault.Message).WithHint("carillon help times")
 }
 
 // DurationVar declares a flag with a duration as task.ParseDuration reads it.

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -84,9 +85,10 @@ func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) erro
 	}
 
 	if o.minute != "" {
-		at, err := factory.ParseNextTime("minute", o.minute, f.Now().Truncate(time.Minute).Add(-time.Millisecond), f.Zone(output.ReaderZone))
+		begin := f.Now().Truncate(time.Minute).Add(-time.Millisecond) // the current minute is the next one
+		at, err := schedule.ReadInstant(o.minute, schedule.TimeBase{Now: begin, Zone: f.Zone(output.ReaderZone), Direction: schedule.Future})
 		if err != nil {
-			return err
+			return factory.WrongTime("minute", err)
 		}
 		ask.Minute = at.Truncate(time.Minute)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -109,7 +110,7 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *logFlags) error {
 	}
 
 	var err error
-	o.since, err = f.ParseBeginning("since", o.sinceWord, f.Zone(output.ReaderZone))
+	o.since, err = f.ParseTime("since", o.sinceWord, f.Zone(output.ReaderZone), schedule.Past)
 
 	return err
 }

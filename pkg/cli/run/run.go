@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -64,10 +65,10 @@ func (l *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	if out.States, err = readStates(l.States, task.States()); err != nil {
 		return out, err
 	}
-	if out.Since, err = f.ParseBeginning("since", l.Since, zone); err != nil {
+	if out.Since, err = f.ParseTime("since", l.Since, zone, schedule.Past); err != nil {
 		return out, err
 	}
-	if out.Until, err = f.ParseBeginning("until", l.Until, zone); err != nil {
+	if out.Until, err = f.ParseTime("until", l.Until, zone, schedule.Past); err != nil {
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {

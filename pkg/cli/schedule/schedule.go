@@ -38,11 +38,11 @@ type timingFlags struct {
 // bindFlags declares the flags.
 func (f *timingFlags) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time `ZONE`, such as Europe/Berlin")
-	cmd.Flags().StringVar(&f.from, "from", "", "show ticks after this `TIME` (default now)")
+	cmd.Flags().StringVar(&f.from, "from", "", "show ticks after this `TIME`, such as tomorrow or 2027-03-28, in --timezone (default now; see help times)")
 	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip")
 	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both")
-	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this `TIME`")
-	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this `TIME`")
+	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this `TIME`, in --timezone")
+	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this `TIME`, in --timezone")
 	factory.DurationVar(cmd.Flags(), &f.jitter, "jitter", 0, "delay each tick by up to this `DURATION`")
 	cmd.Flags().StringVar(&f.name, "name", "", "`NAME` of the task, which determines the values of H")
 	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
@@ -55,7 +55,7 @@ func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.
 	if err != nil {
 		return t, from, err
 	}
-	if from, err = factory.ParseTime("from", flags.from, zone); err != nil {
+	if from, err = f.ParseTime("from", flags.from, zone, schedule.Nearest); err != nil {
 		return t, from, err
 	}
 
@@ -65,7 +65,7 @@ func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.
 
 	t = task.Timing{Schedule: exprs, Timezone: flags.timezone, DST: flags.dst, Jitter: task.Duration(flags.jitter)}
 
-	return t, from, parseBounds(&t, flags.start, flags.end)
+	return t, from, parseBounds(f, &t, flags.start, flags.end)
 }
 
 // nextCommand returns "carillon schedule next".
@@ -128,7 +128,7 @@ func convertOccurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter 
 
 // upcomingTicks returns the ticks of a task with this name. Without a name, H is invalid.
 func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name string, count int) ([]schedule.Occurrence, error) {
-	exprs, err := schedule.ResolveIn(t.Schedule, from)
+	exprs, err := schedule.Resolve(t.Schedule, t.Timezone, from)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence
 
 // parseBounds parses start and end as in a task file. A local time that does not exist or exists twice is
 // invalid.
-func parseBounds(t *task.Timing, start, end string) (err error) {
+func parseBounds(f *factory.Factory, t *task.Timing, start, end string) (err error) {
 	for _, b := range []struct {
 		field, text string
 		at          *task.Time
@@ -169,7 +169,7 @@ func parseBounds(t *task.Timing, start, end string) (err error) {
 		if b.text == "" {
 			continue
 		}
-		if *b.at, err = manifest.Instant(b.field, b.text, t.Timezone); err != nil {
+		if *b.at, err = manifest.Instant(b.field, b.text, t.Timezone, f.Now()); err != nil {
 			return err
 		}
 	}

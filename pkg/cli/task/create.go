@@ -62,7 +62,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 
 		a, err := flags.buildPatch(cmd.Context(), f, cmd.Flags(), command)
 		if err == nil {
-			err = manifest.ResolveTimes(a.Patch, func() (string, error) { return task.Defaults().Timezone, nil })
+			err = manifest.ResolveTimes(a.Patch, f.Now(), func() (string, error) { return task.Defaults().Timezone, nil })
 		}
 
 		if err != nil {
@@ -305,7 +305,7 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 // task's zone.
 func updateTask(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
-	err := manifest.ResolveTimes(change, func() (string, error) {
+	err := manifest.ResolveTimes(change, f.Now(), func() (string, error) {
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
 	})

@@ -60,8 +60,8 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	bindTerms(cmd)
 	flags := cmd.Flags()
 	flags.IntVar(&u.count, "count", usualCount, "show at most `N` ticks")
-	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME` (default now)")
-	flags.StringVar(&u.until, "until", "", "show no ticks after this `TIME`, or after the next occurrence of a time of day")
+	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME`, such as tomorrow or 18:00 (default now; see help times)")
+	flags.StringVar(&u.until, "until", "", "show no ticks after this `TIME`, such as 18:00, 2h or 2026-12-24")
 	factory.DurationVar(flags, &u.span, "for", 0, "show ticks within this `DURATION` from now, or from --from")
 	flags.BoolVar(&u.failing, "failing", false, "show only tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -97,7 +97,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 // nextBounds returns the requested period. A zero from means now; a zero until means no end. Local times are in
 // the given zone.
 func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, until time.Time, err error) {
-	if from, err = factory.ParseTime("from", u.from, zone); err != nil {
+	if from, err = f.ParseTime("from", u.from, zone, schedule.Nearest); err != nil {
 		return from, until, err
 	}
 
@@ -110,8 +110,8 @@ func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, unt
 	case u.span > 0:
 		until = start.Add(u.span)
 	case u.until != "":
-		if until, err = factory.ParseNextTime("until", u.until, start, zone); err != nil {
-			return from, until, err
+		if until, err = schedule.ReadInstant(u.until, schedule.TimeBase{Now: start, Zone: zone, Direction: schedule.Future}); err != nil {
+			return from, until, factory.WrongTime("until", err)
 		}
 		if !until.After(start) {
 			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), output.ExactTime(start.In(zone).Truncate(time.Second)))

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -45,7 +46,7 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		from, err := f.ParseBeginning("since", since, f.Zone(output.ReaderZone))
+		from, err := f.ParseTime("since", since, f.Zone(output.ReaderZone), schedule.Past)
 		if err != nil {
 			return err
 		}

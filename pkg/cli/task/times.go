@@ -6,15 +6,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pauseUntil parses the end of a pause: a duration, an instant, a local time in the task's zone, or a time of
-// day, which means its next occurrence there.
+// pauseUntil parses the end of a pause. A time without an offset is in the task's zone, which zone is called for only then. A
+// duration is passed on, because it counts by the clock of the server.
 func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
 	var request client.PauseRequest
-
 	if text == "" {
 		return request, nil
 	}
@@ -35,9 +34,12 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 		return request, err
 	}
 
-	if request.Until, err = manifest.UpcomingInstant("until", text, timezone, f.Now()); err != nil {
-		return request, failure.Usage("--%s", err.Error()).WithHint("use 2h, 18:00, \"2026-12-24 18:00\", or 2026-12-24T18:00:00Z")
+	location, err := schedule.Location(timezone)
+	if err != nil {
+		return request, err
 	}
 
-	return request, nil
+	request.Until, err = f.ParseEnd("until", text, location)
+
+	return request, err
 }

@@ -29,9 +29,10 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		Long: "Explain why a task ran, did not run, or will run at a given time: one sentence, followed by the evidence.\n" +
 			"You can also name a run.\n\n" +
 			"Without a time, the command explains the latest tick and the next one. Times without an offset are in the\n" +
-			"task's time zone, or in --timezone. A date means the whole day.",
+			"task's time zone, or in --timezone; see carillon help times. A date means the whole day.",
 		Example: `  carillon why nightly-backup
   carillon why nightly-backup --at '2026-03-29 02:30'
+  carillon why nightly-backup --at 'yesterday 18:00'
   carillon why nightly-backup@-1
   carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
   carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
@@ -39,7 +40,7 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Task(f),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29T02:30, 02:30 for today, or a date")
+	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29 02:30, 02:30 for today, yesterday 18:00, or a date")
 	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`")
 	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME` (default now)")
 	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: the task's)")
@@ -64,10 +65,6 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := timesOfToday(cmd.Context(), f, c, r, &q); err != nil {
-			return err
-		}
-
 		answer, err := c.Tasks.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
@@ -143,14 +140,11 @@ func whyTrimmedRun(ctx context.Context, f *factory.Factory, c *client.Client, w 
 		return r, err
 	}
 
-	// A time of day is that of yesterday if it is still to come today. Both have the same format, with or without seconds.
-	now := f.Now().In(loc)
-	if w.Tick > now.Format("15:04:05")[:len(w.Tick)] {
-		now = now.AddDate(0, 0, -1)
-	}
-	q.At = now.Format("2006-01-02T") + w.Tick
+	// A time of day is that of yesterday if it is still to come today.
+	m, err := schedule.ReadMoment(w.Tick, schedule.TimeBase{Now: f.Now(), Zone: loc, Direction: schedule.Past})
+	q.At = m.Text
 
-	return r, nil
+	return r, err
 }
 
 // zoneOfQuestion returns the zone of local times in a question: that of --timezone, or that of the task.
@@ -170,24 +164,6 @@ func zoneOfQuestion(ctx context.Context, f *factory.Factory, c *client.Client, r
 	}
 
 	return loc, nil
-}
-
-// timesOfToday adds today's date to times of day, in the zone of the question.
-func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, q *client.WhyQuestion) error {
-	for _, text := range []*string{&q.At, &q.From, &q.To} {
-		if _, err := time.Parse("15:04", *text); err != nil {
-			continue
-		}
-
-		loc, err := zoneOfQuestion(ctx, f, c, r, q)
-		if err != nil {
-			return err
-		}
-
-		*text = f.Now().In(loc).Format("2006-01-02T") + *text
-	}
-
-	return nil
 }
 
 // explainWhy prints an answer for people: the sentence, then the evidence.

@@ -271,7 +271,7 @@ func createToken(ctx context.Context, f *factory.Factory, o createFlags) error {
 // tokenRequest converts the flags to a request.
 func tokenRequest(f *factory.Factory, o createFlags) (r client.TokenRequest, err error) {
 	r = client.TokenRequest{Subject: o.subject, CIDRs: o.cidrs, Reason: o.reason}
-	if r.Until, err = f.ParseEnd("until", o.until); err != nil {
+	if r.Until, err = f.ParseEnd("until", o.until, f.Zone(output.ReaderZone)); err != nil {
 		return r, err
 	}
 

@@ -21,7 +21,7 @@ func TestWhy_RefusesQuestionsThatAreNone(t *testing.T) {
 		q     client.WhyQuestion
 		field string
 	}{
-		{client.WhyQuestion{At: "tomorrow"}, "at"},
+		{client.WhyQuestion{At: "soon"}, "at"},
 		{client.WhyQuestion{At: "2026-03-29T02:30", Timezone: "Europe/Berlyn"}, "timezone"},
 		{client.WhyQuestion{At: "2026-03-29T02:30", From: "2026-03-29"}, "at"},
 		{client.WhyQuestion{To: "2026-03-29T02:30"}, "from"},

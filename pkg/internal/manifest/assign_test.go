@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -100,7 +101,7 @@ func TestAssignments_CombineValues(t *testing.T) {
 // Local times are in UTC if the patch resets the time zone.
 func TestResolveTimes_ZoneIsReset(t *testing.T) {
 	patch := map[string]any{"start": "2026-12-24 18:00", "timezone": nil}
-	if err := ResolveTimes(patch, func() (string, error) { return "Europe/Berlin", nil }); err != nil {
+	if err := ResolveTimes(patch, time.Time{}, func() (string, error) { return "Europe/Berlin", nil }); err != nil {
 		t.Fatal(err)
 	}
 	if b, _ := json.Marshal(patch["start"]); string(b) != `"2026-12-24T18:00:00.000Z"` {

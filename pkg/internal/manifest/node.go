@@ -3,7 +3,6 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -256,58 +255,17 @@ func (v Value) Decode(into any) error {
 	return nil
 }
 
-// Instant parses a time as users write it: RFC 3339, or a date with or without a time of day by the clocks of a
-// zone. It rejects a local time that does not exist, or exists twice. The error contains what to write instead.
-func Instant(field, text, timezone string) (task.Time, error) {
-	m, err := schedule.ReadLocal(text, timezone)
-	var fault *task.Error
-	if errors.As(err, &fault) && fault.Field == "at" {
-		return task.Time{}, task.Invalid(fault.Code, field, "%s", fault.Message)
-	}
-	if err != nil {
-		return task.Time{}, err
-	}
-
-	// A local time is valid only if it is exactly one instant.
-	switch len(m.Instants) {
-	case 1:
-		return task.At(m.Instants[0]), nil
-	case 0:
-		return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s does not exist in %s: the clocks go forward then", task.Quote(text), timezone)
-	}
-
+// Instant parses a time of a field with schedule.ReadInstant. Local times are in the given zone. A zero now refuses times that
+// are relative to it, because a file must mean the same whenever it is applied.
+func Instant(field, text, timezone string, now time.Time) (task.Time, error) {
 	zone, err := schedule.Location(timezone)
 	if err != nil {
 		return task.Time{}, err
 	}
 
-	var both []string
-	for _, at := range m.Instants {
-		both = append(both, at.In(zone).Format(time.RFC3339))
-	}
+	at, err := schedule.ReadInstant(text, schedule.TimeBase{Now: now, Zone: zone, Direction: schedule.Future})
 
-	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
-}
-
-// UpcomingInstant is Instant, but also accepts a time of day, which means its next occurrence after now by the clocks of the
-// zone.
-func UpcomingInstant(field, text, timezone string, now time.Time) (task.Time, error) {
-	if _, err := time.Parse("15:04", text); err != nil {
-		return Instant(field, text, timezone)
-	}
-
-	zone, err := schedule.Location(timezone)
-	if err != nil {
-		return task.Time{}, err
-	}
-
-	day := now.In(zone)
-	at, err := Instant(field, day.Format("2006-01-02 ")+text, timezone)
-	if err == nil && !at.After(now) {
-		at, err = Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
-	}
-
-	return at, err
+	return task.At(at), task.Under(field, err)
 }
 
 // TimeFields returns the fields of a task that contain times. They are not inside other fields.
@@ -339,7 +297,7 @@ func (n *node) localTimes() error {
 			var text string
 			_ = json.Unmarshal([]byte(p.value.scalar), &text)
 
-			at, err := Instant(field, text, zone)
+			at, err := Instant(field, text, zone, time.Time{})
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -87,9 +88,9 @@ func mergePatch(doc, patch map[string]any) map[string]any {
 	return doc
 }
 
-// ResolveTimes replaces the times in a patch, which may be local, by instants. Local times are in the time zone of the
-// patch or, if it has none, in the one that zone returns.
-func ResolveTimes(patch map[string]any, zone func() (string, error)) error {
+// ResolveTimes replaces the times in a patch, which may be local or relative to now, by instants. Local times are in the time
+// zone of the patch or, if it has none, in the one that zone returns.
+func ResolveTimes(patch map[string]any, now time.Time, zone func() (string, error)) error {
 	for _, field := range TimeFields() {
 		text, ok := patch[field].(string)
 		if !ok {
@@ -108,7 +109,7 @@ func ResolveTimes(patch map[string]any, zone func() (string, error)) error {
 			}
 		}
 
-		at, err := Instant(field, text, timezone)
+		at, err := Instant(field, text, timezone, now)
 		if err != nil {
 			return err
 		}

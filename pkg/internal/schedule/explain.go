@@ -91,6 +91,8 @@ func (e expression) describeExpression(text string, z *zone) string {
 		return durationWords(e.after) + " after each run has ended; the first, " + durationWords(e.after) + " after the task's creation"
 	case e.at != 0:
 		return "once, on " + z.instantWords(e.at)
+	case e.local != "":
+		return "once, at " + e.local + " in " + z.displayName()
 	case e.in != 0:
 		return "once, " + durationWords(e.in) + " after the task is written"
 	}

@@ -37,10 +37,11 @@ var nicknameFields = map[string]string{
 // expression is one parsed expression. Exactly one of its fields is set, or none for @manual.
 type expression struct {
 	cron  *rule
-	every int64 // a period in ms
-	after int64 // a period in ms, counted from the end of each run
-	at    int64 // an instant in ms
-	in    int64 // a duration in ms, counted from when the task is written
+	every int64  // a period in ms
+	after int64  // a period in ms, counted from the end of each run
+	at    int64  // an instant in ms
+	in    int64  // a duration in ms, counted from when the task is written
+	local string // a time in the time zone, which becomes an instant when the task is written
 }
 
 // parseExpression parses one expression. It checks everything itself before it passes anything to another parser.
@@ -101,6 +102,16 @@ func readExpression(name, text string, written bool, suggest func(words []string
 		}
 
 		return expression{in: wait}, nil
+	case words[0] == "@at" && isDelay(text):
+		local := strings.Join(words[1:], " ")
+		if !isTimeText(words[1:]) {
+			return fail(task.CodeBadTime, "@at needs a time, such as \"@at 2026-12-24 18:00\" in the task's time zone, or \"@at 2026-12-24T18:00:00Z\"")
+		}
+		if !written {
+			return fail(task.CodeBadSchedule, "@at without an offset is allowed only when a task is written, and is stored as \"@at 2026-12-24T18:00:00Z\"")
+		}
+
+		return expression{local: local}, nil
 	case words[0] == "@at":
 		instant, err := parseAt(words[1:])
 		if err != nil {
@@ -271,7 +282,7 @@ var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|
 
 // parseAt returns the instant of @at, in ms.
 func parseAt(words []string) (int64, error) {
-	err := fmt.Errorf("@at needs one RFC 3339 time with its offset, such as \"@at 2026-12-24T18:00:00Z\"")
+	err := fmt.Errorf("@at needs a time, such as \"@at 2026-12-24 18:00\" in the task's time zone, or \"@at 2026-12-24T18:00:00Z\"")
 
 	if len(words) != 1 || !rfc3339.MatchString(words[0]) {
 		return 0, err

@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ func FuzzSpread(f *testing.F) {
 
 		list, err := schedule.Spread([]string{expr}, namespace, name)
 		if err == nil {
-			list, err = schedule.ResolveIn(list, now)
+			list, err = schedule.Resolve(list, "Europe/Berlin", now)
 		}
 
 		if err == nil {
@@ -90,18 +91,27 @@ func FuzzSpread(f *testing.F) {
 	})
 }
 
-// FuzzReadLocal checks that every text is rejected or is a local time, and that a clock shows it at its instants.
-func FuzzReadLocal(f *testing.F) {
-	for _, text := range []string{"2026-03-29 02:30", "2026-10-25T02:30:00.250", "2026-10-25", "2026-10-25T02:30:00+01:00", "", "2026-02-30", "9999-99-99 99:99"} {
-		f.Add(text, "Europe/Berlin")
-		f.Add(text, "Pacific/Apia")
+// FuzzReadMoment checks that every text is rejected or is a time, and that a clock shows it at its instants.
+func FuzzReadMoment(f *testing.F) {
+	for _, text := range []string{
+		"2026-03-29 02:30", "2026-10-25T02:30:00.250", "2026-10-25", "2026-10-25T02:30:00+01:00", "", "2026-02-30", "9999-99-99 99:99", "2d12h", "3h 18m ago", "in 5m", "now", "18:00", "yesterday 6:00",
+		"Mon 18:00 CET", "Thu 24 Dec 2026 18:00", "24 Dec", "Sun 2026-10-25 02:30:00 CEST", "02:30 -03",
+	} {
+		f.Add(text, "Europe/Berlin", int64(1793000000000), int8(1))
+		f.Add(text, "Pacific/Apia", int64(1325203200000), int8(2))
 	}
 
-	f.Fuzz(func(t *testing.T, text, zone string) {
-		m, err := schedule.ReadLocal(text, zone)
+	f.Fuzz(func(t *testing.T, text, zone string, now int64, direction int8) {
+		location, err := schedule.Location(zone)
+		if err != nil {
+			location = time.UTC
+		}
+		base := schedule.TimeBase{Now: time.UnixMilli(now % 4_000_000_000_000), Zone: location, Direction: schedule.Direction(direction % 3)}
+
+		m, err := schedule.ReadMoment(text, base)
 		var e *task.Error
 		switch {
-		case err != nil && (!errors.As(err, &e) || e.Field != "at" && e.Field != "timezone" || len(e.Message) > 300):
+		case err != nil && (!errors.As(err, &e) || e.Code != task.CodeBadTime || len(e.Message) > 400):
 			t.Fatalf("%q, %q: %#v", text, zone, err)
 		case err != nil:
 			return
@@ -109,12 +119,16 @@ func FuzzReadLocal(f *testing.F) {
 			t.Fatalf("%q, %q: %+v", text, zone, m)
 		}
 
-		location, _ := schedule.Location(zone)
-
 		for _, at := range m.Instants {
-			if shown := at.In(location).Format("2006-01-02 15:04:05"); shown != m.Local[:len(shown)] {
+			if shown := at.In(location).Format("2006-01-02 15:04:05"); shown != m.Local[:len(shown)] && m.Grain < 24*time.Hour {
 				t.Fatalf("%q, %q: %v is %s, not %s", text, zone, at, shown, m.Local)
 			}
+		}
+
+		// The text of a moment means the same without now, so that it can be stored and linked.
+		again, err := schedule.ReadMoment(m.Text, schedule.TimeBase{Zone: location})
+		if err != nil || again.Local != m.Local || !slices.Equal(again.Instants, m.Instants) && len(again.Instants) == len(m.Instants) {
+			t.Fatalf("%q, %q: %+v, and its text %+v, %v", text, zone, m, again, err)
 		}
 	})
 }

@@ -3,7 +3,7 @@
 // A schedule is a cron expression of five fields, or six with seconds first, a nickname such as @daily, @every, @at
 // or @manual. A task has up to sixteen of them. Its ticks are the union of theirs, between a start and an end if it
 // has them. docs/schedules.md describes the language. Two forms are accepted from users but are not schedules yet:
-// H, a value that is derived from the task's name (Spread), and @in, a time relative to now (ResolveIn). Check
+// H, a value that is derived from the task's name (Spread), and @in or a local @at, a time relative to now (Resolve). Check
 // accepts them. Parse requires that they are resolved.
 //
 // Guarantees:
@@ -159,7 +159,7 @@ func (p *plan) parseExpressions(exprs []string, written bool) error {
 			return task.Invalid(task.CodeBadSchedule, name, "%s: a schedule that counts from the end of a run cannot be combined with others", task.Quote(text))
 		case e.after != 0:
 			p.after = e.after
-		case e.in != 0:
+		case e.in != 0, e.local != "":
 		case e.cron != nil:
 			if !slices.Contains(p.rules, *e.cron) {
 				p.rules = append(p.rules, *e.cron)

@@ -56,10 +56,10 @@ func usesHash(expr string) bool {
 	return len(words) > 0 && words[0][0] != '@' && slices.ContainsFunc(words, hasH)
 }
 
-// isDelay reports whether an expression is an @in.
+// isDelay reports whether an expression is an @in, or an @at without an offset. Both become an instant when a task is written.
 func isDelay(expr string) bool {
 	words := strings.Fields(expr)
-	return len(words) > 0 && words[0] == inExpr
+	return len(words) > 0 && (words[0] == inExpr || words[0] == "@at" && len(words) > 1 && !rfc3339.MatchString(words[1]))
 }
 
 // hasH reports whether a field has an item that begins with H.
@@ -156,9 +156,10 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 	return fmt.Sprintf("%d-%d/%d", from, high, by), nil
 }
 
-// ResolveIn replaces @in by @at with the time that is that long after now. Other expressions are returned as they
-// are, unchecked. The error is a *task.Error of the field "schedule" or "schedule[i]".
-func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
+// Resolve replaces @in by @at with the time that is that long after now, and gives the time of an @at without an offset that of
+// the time zone. Other expressions are returned as they are, unchecked. The error is a *task.Error of the field "schedule" or
+// "schedule[i]", or of the field "timezone".
+func Resolve(exprs []string, timezone string, now time.Time) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {
 		if !isDelay(text) {
@@ -172,6 +173,11 @@ func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 		}
 
 		at := task.At(instantOf(clampToMS(now) + e.in))
+		if e.local != "" {
+			if at, err = resolveLocal(e.local, timezone, now); err != nil {
+				return nil, task.Under(field, err)
+			}
+		}
 		if at.Unix() < firstWritten || at.Unix() >= endSecond {
 			return nil, task.Invalid(task.CodeBadTime, field, "%s: the time is outside the years 2000 to 2100", task.Quote(text))
 		}
@@ -185,6 +191,18 @@ func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 	}
 
 	return list, nil
+}
+
+// resolveLocal returns the instant of a time in a time zone.
+func resolveLocal(text, timezone string, now time.Time) (task.Time, error) {
+	z, err := findZone(timezone)
+	if err != nil {
+		return task.Time{}, err
+	}
+
+	at, err := ReadInstant(text, TimeBase{Now: now, Zone: z.location, Direction: Future})
+
+	return task.At(at), err
 }
 
 // Due returns when a tick of the task with this uid is due: at the tick, or with jitter up to that much later, by a

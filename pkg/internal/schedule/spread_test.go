@@ -129,7 +129,7 @@ func TestSpread_GivesWhatParses(t *testing.T) {
 	}
 }
 
-func TestResolveIn_GivesAnInstant(t *testing.T) {
+func TestResolve_GivesAnInstant(t *testing.T) {
 	now := instantOf(t, "2026-03-01 10:00:00.123").Add(456)
 	exprs := []string{"@daily", "@in 10m", " @in  1.5s"}
 	if err := schedule.Check(task.Timing{Schedule: exprs}); err != nil {
@@ -139,7 +139,7 @@ func TestResolveIn_GivesAnInstant(t *testing.T) {
 	_, err := schedule.Parse(task.Timing{Schedule: exprs[1:2]}, now)
 	wantError(t, "@in", err, task.CodeBadSchedule, "schedule", "@in is allowed only when a task is written")
 
-	list, err := schedule.ResolveIn(exprs, now)
+	list, err := schedule.Resolve(exprs, "", now)
 	if err != nil || list[0] != "@daily" || list[1] != "@at 2026-03-01T10:10:00.123Z" || list[2] != "@at 2026-03-01T10:00:01.623Z" || exprs[1] != "@in 10m" {
 		t.Errorf("%q, %v, of %q", list, err, exprs)
 	}
@@ -148,8 +148,8 @@ func TestResolveIn_GivesAnInstant(t *testing.T) {
 		t.Errorf("%v", next)
 	}
 
-	_, err = schedule.ResolveIn([]string{"@in 10m", "@in x"}, now)
+	_, err = schedule.Resolve([]string{"@in 10m", "@in x"}, "", now)
 	wantError(t, "@in x", err, task.CodeBadDuration, "schedule[1]", `"x" is not a duration`)
-	_, err = schedule.ResolveIn([]string{"@in 1h"}, instantOf(t, "2100-12-31 23:30"))
+	_, err = schedule.Resolve([]string{"@in 1h"}, "", instantOf(t, "2100-12-31 23:30"))
 	wantError(t, "@in 1h", err, task.CodeBadTime, "schedule", "outside the years 2000 to 2100")
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // zoneDatabase is the IANA database as Go ships it in lib/time (public domain, its release is in
@@ -218,79 +216,11 @@ type Change struct {
 	From, To string    // what the clock would have shown at that instant, and what it shows, as 2006-01-02 15:04:05
 }
 
-// Moment is a local time of a zone, and the instants at which a clock shows it.
-type Moment struct {
-	Local    string      // as 2006-01-02 15:04:05, with milliseconds if it has any
-	Instants []time.Time // in UTC, ascending: one, or none in a gap, or two in a fold
-	Change   *Change     // the gap or the fold that it lies in, or nil
-
-	seconds int64 // of the local clock, as if it showed UTC
-	whole   bool  // it has no milliseconds
-}
-
-const clockLayout = "2006-01-02 15:04:05"
-
-var localLayouts = []string{"2006-01-02", "2006-01-02 15:04", clockLayout, "2006-01-02 15:04:05.000"}
-
-// ReadLocal parses a local time of a zone: a date with or without a time of day (2026-03-29 02:30, with a space or
-// a T), or an RFC 3339 time with an offset, which is one instant even in a fold. The time must be in the years 2000
-// to 2100.
-//
-// The error is a *task.Error of the field "at" or "timezone".
-func ReadLocal(text, timezone string) (Moment, error) {
-	z, err := findZone(timezone)
-	if err != nil {
-		return Moment{}, err
-	}
-
-	// With an offset, the instant is given. Its local time determines whether it lies in a gap or a fold.
-	var local time.Time
-	instants, isInstant := []time.Time(nil), rfc3339.MatchString(text)
-	if isInstant {
-		var at time.Time
-		if at, err = time.Parse(time.RFC3339, text); err == nil {
-			at = at.UTC().Truncate(time.Millisecond)
-			instants = []time.Time{at}
-			_, offset := at.In(z.location).Zone()
-			local = at.Add(time.Duration(offset) * time.Second)
-		}
-	} else {
-		local, err = parseLocal(text)
-	}
-
-	if err != nil {
-		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not a time, such as 2026-03-29 02:30 or 2026-03-29T00:30:00Z", task.Quote(text))
-	}
-	if s := local.Unix(); s < firstWritten || s >= endSecond {
-		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not in the years 2000 to 2100", task.Quote(text))
-	}
-
-	m := z.localTime(local)
-	if isInstant {
-		m.Instants = instants
-	}
-
-	return m, nil
-}
-
-// parseLocal parses a date with or without a time of day, as if it were in UTC.
-func parseLocal(text string) (time.Time, error) {
-	text = strings.Replace(text, "T", " ", 1)
-
-	for _, layout := range localLayouts {
-		if at, err := time.Parse(layout, text); err == nil && len(text) == len(layout) {
-			return at, nil
-		}
-	}
-
-	return time.Time{}, task.Invalid(task.CodeBadTime, "at", "is not a time")
-}
-
 // localTime returns the instants at which the zone's clock shows a local time, which is given as if it were in UTC.
 func (z *zone) localTime(local time.Time) Moment {
 	m := Moment{Local: local.Format(clockLayout), seconds: local.Unix(), whole: local.Nanosecond() == 0}
 	if !m.whole {
-		m.Local = local.Format(localLayouts[3])
+		m.Local = local.Format(millisLayout)
 	}
 
 	const apart = 2 * daySeconds // no clock differs from UTC by more than this

@@ -160,7 +160,7 @@ func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
 }
 
 // durationPattern matches what task.ParseDuration accepts.
-const durationPattern = `^([-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)|([0-9]{1,6}w([0-9]{1,6}d)?|[0-9]{1,6}d)(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$`
+const durationPattern = `^([-+]?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)|([0-9]{1,6}w( ?[0-9]{1,6}d)?|[0-9]{1,6}d|([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))( ?([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$`
 
 // Schema describes task.Duration.
 func (durationDoc) Schema(huma.Registry) *huma.Schema {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
@@ -255,7 +256,7 @@ func (f builderFields) applyTexts(s *task.Spec, before map[string]string) error 
 		faults = append(faults, changes.Set(field.Path, text))
 	}
 
-	if err := manifest.ResolveTimes(changes.Patch, func() (string, error) { return s.Timezone, nil }); err != nil {
+	if err := manifest.ResolveTimes(changes.Patch, time.Time{}, func() (string, error) { return s.Timezone, nil }); err != nil {
 		return errors.Join(append(faults, err)...)
 	}
 

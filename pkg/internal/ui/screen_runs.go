@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -137,22 +137,15 @@ func runOptions(r *Request) (client.RunListOptions, error) {
 	return o, err
 }
 
-// parseSince reads a time, or a duration before now.
+// parseSince reads a time in the past, in the zone of the page.
 func parseSince(r *Request, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 
-	if d, err := task.ParseDuration("since", text); err == nil && d > 0 {
-		return r.Now.Add(-d.Std()), nil
-	}
+	at, err := schedule.ReadInstant(text, schedule.TimeBase{Now: r.Now, Zone: r.Zone(""), Direction: schedule.Past})
 
-	at, err := manifest.Instant("since", text, r.Zone("").String())
-	if err != nil {
-		return time.Time{}, task.Invalid(task.CodeBadValue, "since", "%s: use a duration such as 2h or 7d, or a time such as 2026-11-20 or 2026-11-20 22:00", task.Quote(text))
-	}
-
-	return at.Time, nil
+	return at, task.Under("since", err)
 }
 
 func loadRuns(ctx context.Context, r *Request) (any, error) {

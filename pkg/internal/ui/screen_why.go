@@ -47,7 +47,7 @@ func loadWhy(ctx context.Context, r *Request) (any, error) {
 		Namespace: r.Value("ns"), Name: r.Value("name"),
 		At: r.Query.Get("at"), From: r.Query.Get("from"), To: r.Query.Get("to"),
 	}
-	q, err := whyQuestion(ctx, r, p)
+	q, err := whyQuestion(r, p)
 	if err != nil {
 		return p, err
 	}
@@ -73,34 +73,14 @@ func loadWhy(ctx context.Context, r *Request) (any, error) {
 	return p, nil
 }
 
-// whyQuestion returns the question of a page. A time of day means today, in the zone of the question, as in the CLI.
-func whyQuestion(ctx context.Context, r *Request, p whyPage) (client.WhyQuestion, error) {
+// whyQuestion returns the question of a page.
+func whyQuestion(r *Request, p whyPage) (client.WhyQuestion, error) {
 	q := client.WhyQuestion{At: p.At, From: p.From, To: p.To, Timezone: r.Query.Get(zoneParam)}
 	switch {
 	case q.At != "" && q.From+q.To != "":
 		return q, task.Invalid(task.CodeBadValue, "at", "cannot be combined with a range; clear one of them")
 	case q.To != "" && q.From == "":
 		return q, task.Invalid(task.CodeRequired, "from", "is required with an end of the range")
-	}
-
-	for _, text := range []*string{&q.At, &q.From, &q.To} {
-		if _, err := time.Parse("15:04", *text); err != nil {
-			continue
-		}
-
-		zone := q.Timezone
-		if zone == "" {
-			t, err := r.API.Tasks.Get(ctx, p.Namespace, p.Name)
-			if err != nil {
-				return q, err
-			}
-			zone = t.Timezone
-		}
-		loc, err := schedule.Location(zone)
-		if err != nil {
-			return q, task.Invalid(task.CodeBadValue, zoneParam, "%s is not a time zone", task.Quote(zone))
-		}
-		*text = r.Now.In(loc).Format("2006-01-02T") + *text
 	}
 
 	return q, nil

@@ -66,8 +66,7 @@ func pauseTask(ctx context.Context, r *Request) (Done, error) {
 	return Done{To: r.taskPath(""), Message: message}, nil
 }
 
-// pauseRequest reads the end and the reason of a pause from a form. The end is a duration, a time in RFC 3339, a local time
-// in a zone, or a time of day, which means its next occurrence there, as in the CLI.
+// pauseRequest reads the end and the reason of a pause from a form. A time without an offset is in the given zone.
 func pauseRequest(r *Request, timezone string) (client.PauseRequest, error) {
 	const field = "until"
 	text := strings.TrimSpace(r.Form.Get(field))
@@ -87,7 +86,7 @@ func pauseRequest(r *Request, timezone string) (client.PauseRequest, error) {
 	}
 
 	var err error
-	request.Until, err = manifest.UpcomingInstant(field, text, timezone, r.Now)
+	request.Until, err = manifest.Instant(field, text, timezone, r.Now)
 
 	return request, err
 }

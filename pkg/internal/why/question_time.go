@@ -1,8 +1,6 @@
 package why
 
 import (
-	"errors"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -15,29 +13,22 @@ const oneDay = 24 * time.Hour
 // at all.
 type Moment struct {
 	schedule.Moment
-	Text  string
-	Grain time.Duration // the precision of Text: a day, a minute, a second or a millisecond
 
 	end time.Time // for a date: the first instant of the next day
 }
 
-// ReadMoment parses a time in the formats of schedule.ReadLocal. A date means its first instant. An error is a
-// *task.Error without a field.
-func ReadMoment(text, zone string) (Moment, error) {
-	m := Moment{Text: text, Grain: precisionOf(text)}
+// ReadMoment parses a time with schedule.ReadMoment. A date means its first instant. An error is a *task.Error without a
+// field.
+func ReadMoment(text string, base schedule.TimeBase) (Moment, error) {
+	var m Moment
 	var err error
-	if m.Moment, err = schedule.ReadLocal(strings.TrimSpace(text), zone); err != nil {
-		var e *task.Error
-		if errors.As(err, &e) {
-			return m, task.Invalid(e.Code, "", "%s", e.Message)
-		}
+	if m.Moment, err = schedule.ReadMoment(text, base); err != nil {
 		return m, err
 	}
 
 	if m.Grain == oneDay {
-		m.Instants = []time.Time{m.rangeStart()} // if midnight does not exist on that day, the day begins after the gap
-		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
-			m.end = Moment{Moment: next}.rangeStart()
+		if next, err := schedule.ReadMoment(nextDay(m.Local), base); err == nil {
+			m.end = next.Instants[0]
 		} else { // the last day that can be parsed has no next day
 			m.end = m.Instants[0].Add(oneDay)
 		}
@@ -48,29 +39,12 @@ func ReadMoment(text, zone string) (Moment, error) {
 
 // nextDay returns the date after that of a local time.
 func nextDay(local string) string {
-	const date = "2006-01-02"
-	t, err := time.Parse(date, local[:len(date)])
+	t, err := time.Parse(time.DateOnly, local[:len(time.DateOnly)])
 	if err != nil {
 		return local // the text was parsed as a time before
 	}
 
-	return t.AddDate(0, 0, 1).Format(date)
-}
-
-// precisionOf returns the precision of a time from the way it is written.
-func precisionOf(text string) time.Duration {
-	_, clock, timed := strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
-	clock, _, _ = strings.Cut(strings.ReplaceAll(strings.ReplaceAll(clock, "+", "Z"), "-", "Z"), "Z")
-	switch {
-	case !timed:
-		return oneDay
-	case strings.Contains(clock, "."):
-		return tickPrecision
-	case strings.Count(clock, ":") > 1:
-		return time.Second
-	}
-
-	return time.Minute
+	return t.AddDate(0, 0, 1).Format(time.DateOnly)
 }
 
 // rangeStart returns the beginning of a range that starts with this time.
@@ -95,7 +69,5 @@ func (m Moment) rangeEnd() time.Time {
 
 // Instant returns the Moment of an instant, with the precision of ticks.
 func Instant(at time.Time) *Moment {
-	m := Moment{Text: at.UTC().Format(time.RFC3339), Grain: tickPrecision}
-	m.Instants = []time.Time{task.At(at).Time}
-	return &m
+	return &Moment{Moment: schedule.Moment{Text: at.UTC().Format(time.RFC3339), Grain: tickPrecision, Instants: []time.Time{task.At(at).Time}}}
 }

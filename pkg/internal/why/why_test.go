@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -133,13 +134,17 @@ func (w *world) ask(t *testing.T, text string) task.Answer { return w.askIn(t, t
 func (w *world) askIn(t *testing.T, text, zone string) task.Answer {
 	t.Helper()
 	q := why.Question{Timezone: zone}
+	place, err := schedule.Location(zone)
+	if err != nil {
+		t.Fatal(err)
+	}
 	from, to, isRange := strings.Cut(text, " … ")
 	read := func(s string) *why.Moment {
 		if len(s) < len("2006-01-02") {
 			s = "2026-03-10 " + s
 		}
 
-		m, err := why.ReadMoment(s, zone)
+		m, err := why.ReadMoment(s, schedule.TimeBase{Zone: place})
 		if err != nil {
 			t.Fatal(err)
 		}

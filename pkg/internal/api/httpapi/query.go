@@ -14,11 +14,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -48,7 +50,8 @@ func NoQuery(serve func(*Call) (Answer, error)) Handler {
 // A field is a string, an int, an int64, a bool, or a type that implements encoding.TextUnmarshaler. If the
 // latter returns a *task.Error, Query adds the parameter's name to it. An absent parameter has its default or
 // the zero value; a pointer field is nil then. The tags are those of huma. minimum, maximum and default are
-// enforced here; all others are only part of the document. If *Q has a method Check(given url.Values) error, it
+// enforced here; all others are only part of the document. A task.Time can be written in all ways that schedule.ReadMoment
+// accepts, in UTC; in the past unless the tag direction is "future". If *Q has a method Check(given url.Values) error, it
 // is called last.
 func Query[Q any](serve func(*Call, Q) (Answer, error)) Handler {
 	query := newQueryType(reflect.TypeFor[Q]())
@@ -76,9 +79,10 @@ type queryType []parameter
 type parameter struct {
 	name      string // as in the query
 	field     reflect.StructField
-	index     []int  // of the field, through embedded structs: see reflect.Value.FieldByIndex
-	low, high int64  // the range of a number, inclusive
-	otherwise string // the default as text; "": none
+	index     []int              // of the field, through embedded structs: see reflect.Value.FieldByIndex
+	low, high int64              // the range of a number, inclusive
+	otherwise string             // the default as text; "": none
+	direction schedule.Direction // of a time that is written without a date
 }
 
 // newQueryType returns the fields of a struct, including those of embedded structs, in their order. It panics
@@ -95,7 +99,10 @@ func newQueryType(t reflect.Type) queryType {
 			continue
 		}
 
-		p := parameter{name: f.Tag.Get("query"), field: f, index: []int{i}, low: math.MinInt64, high: math.MaxInt64, otherwise: f.Tag.Get("default")}
+		p := parameter{name: f.Tag.Get("query"), field: f, index: []int{i}, low: math.MinInt64, high: math.MaxInt64, otherwise: f.Tag.Get("default"), direction: schedule.Past}
+		if f.Tag.Get("direction") == "future" {
+			p.direction = schedule.Future
+		}
 		bound := func(tag string, to *int64) {
 			text, has := f.Tag.Lookup(tag)
 			v, err := strconv.ParseInt(text, 10, 64)
@@ -154,10 +161,9 @@ func (p parameter) setField(to reflect.Value, text string) error {
 
 	switch v := to.Addr().Interface().(type) {
 	case *task.Time:
-		if err := v.UnmarshalText([]byte(text)); err != nil {
-			return task.Under(p.name, err)
-		}
-		return CheckTime(p.name, *v)
+		at, err := schedule.ReadInstant(text, schedule.TimeBase{Now: time.Now(), Direction: p.direction})
+		*v = task.At(at)
+		return task.Under(p.name, err)
 	case encoding.TextUnmarshaler:
 		return task.Under(p.name, v.UnmarshalText([]byte(text)))
 	case *string:

@@ -69,7 +69,7 @@ func TestQuery_DecodesWhatItsTagsDeclare(t *testing.T) {
 		"count=10":                {Code: task.CodeOutOfRange, Field: "count", Message: "10 is not between 1 and 9"},
 		"from=-1":                 {Code: task.CodeOutOfRange, Field: "from", Message: "-1 is not between 0 and 9223372036854775807"},
 		"dry=1":                   {Code: task.CodeBadValue, Field: "dry", Message: `"1" is neither true nor false`},
-		"at=1999-11-20T22:05:00Z": {Code: task.CodeBadTime, Field: "at", Message: "1999-11-20T22:05:00Z is not between the years 2000 and 2100"},
+		"at=1999-11-20T22:05:00Z": {Code: task.CodeBadTime, Field: "at", Message: "\"1999-11-20T22:05:00Z\" is not in the years 2000 to 2100"},
 		"dry=true&count=5":        {Code: task.CodeBadValue, Field: "count", Message: "not together with dry"},
 	} {
 		_, err := decode(text)

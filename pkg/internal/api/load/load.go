@@ -62,7 +62,7 @@ type loadQuery struct {
 	Step  wholeMinutes        `query:"step" default:"1m0s" example:"5m" doc:"The length of a step, in whole minutes. The span must be a multiple of it."`
 	Peaks int                 `query:"peaks" minimum:"0" maximum:"20" default:"5" doc:"The maximum number of peaks."`
 
-	Minute task.Time `query:"minute" format:"date-time" doc:"Also return what makes the runs of the minute that begins then, which must be within the span."`
+	Minute task.Time `query:"minute" format:"date-time" direction:"future" doc:"Also return what makes the runs of the minute that begins then, which must be within the span."`
 }
 
 // wholeMinutes is a number of minutes as a query parameter.

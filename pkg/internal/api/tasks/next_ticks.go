@@ -20,7 +20,7 @@ const localLayout = "2006-01-02T15:04:05.000Z07:00"
 // nextQuery are the parameters of the next ticks of a task.
 type nextQuery struct {
 	Count int       `query:"count" minimum:"1" maximum:"1000" default:"5" doc:"How many ticks."`
-	From  task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
+	From  task.Time `query:"from" format:"date-time" direction:"future" doc:"Ticks later than this time. Default: now."`
 }
 
 // nextTicks serves the next ticks of a task. A pause without an end is ignored.

@@ -68,8 +68,8 @@ func bodyIdentity(c *httpapi.Call, namespace, name string) (string, string, erro
 	return namespace, name, nil
 }
 
-// checkSpec validates a spec completely, and replaces a schedule of the form "@in DURATION" by the absolute time at
-// which it ticks.
+// checkSpec validates a spec completely, and replaces schedules of the forms "@in DURATION" and "@at LOCAL TIME" by the absolute
+// time at which they tick.
 func (h *Handlers) checkSpec(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (h *Handlers) checkSpec(spec *task.Spec) error {
 	}
 
 	var err error
-	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, h.Now()); err != nil {
+	if spec.Schedule, err = schedule.Resolve(spec.Schedule, spec.Timezone, h.Now()); err != nil {
 		return err
 	}
 

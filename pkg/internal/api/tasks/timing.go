@@ -16,7 +16,7 @@ func timingOf(ask client.ScheduleRequest) (task.Timing, error) {
 		Start: ask.Start, End: ask.End, Jitter: ask.Jitter,
 	}
 	var err error
-	if t.Schedule, err = schedule.ResolveIn(t.Schedule, ask.From.Time); err != nil || ask.Name == "" {
+	if t.Schedule, err = schedule.Resolve(t.Schedule, t.Timezone, ask.From.Time); err != nil || ask.Name == "" {
 		return t, err
 	}
 

@@ -17,8 +17,8 @@ import (
 
 // upcomingQuery are the parameters of a list of future ticks.
 type upcomingQuery struct {
-	From  task.Time           `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
-	Until task.Time           `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
+	From  task.Time           `query:"from" format:"date-time" direction:"future" doc:"Ticks later than this time. Default: now."`
+	Until task.Time           `query:"until" format:"date-time" direction:"future" doc:"No ticks later than this time. Default: any."`
 	Query readmodel.QueryLine `query:"q" doc:"Only ticks of tasks that match this query: \"label:team=data -state:failing\"."`
 	httpapi.PageQuery
 }

@@ -142,9 +142,11 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 		}
 	}
 
-	if _, err := schedule.Location(q.Timezone); err != nil {
+	zone, err := schedule.Location(q.Timezone)
+	if err != nil {
 		return q, err
 	}
+	base := schedule.TimeBase{Now: h.Now(), Zone: zone}
 
 	for _, p := range []struct {
 		name string
@@ -155,7 +157,7 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 			continue
 		}
 
-		m, err := why.ReadMoment(*p.text, q.Timezone)
+		m, err := why.ReadMoment(*p.text, base)
 		if err != nil {
 			return q, task.Under(p.name, err)
 		}
