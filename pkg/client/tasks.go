@@ -287,6 +287,27 @@ func (s *TasksService) Rollback(ctx context.Context, namespace, name string, r R
 	return t, err
 }
 
+// ListDeleted returns the tasks of a namespace that were deleted within the last week, by name. Those with a spec can be
+// undeleted.
+func (s *TasksService) ListDeleted(ctx context.Context, namespace string) ([]DeletedTask, error) {
+	path, err := namespacePath(namespace, "/deleted-tasks")
+	return collectItems(iteratePages[DeletedTask](ctx, s.conn, path, url.Values{}, maxPage, 0, err))
+}
+
+// Undelete creates a task again that was deleted within the last week, as it was then and with its pause. It returns
+// task.ErrExists if there is a task of that name, and task.ErrNotFound if no copy of the deleted one is left.
+func (s *TasksService) Undelete(ctx context.Context, namespace, name string) (Task, error) {
+	var t Task
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &t, "undelete")
+
+	return t, err
+}
+
+// Purge deletes a task as Delete does, but keeps no copy, so it cannot be undeleted.
+func (s *TasksService) Purge(ctx context.Context, namespace, name string, revision int64) error {
+	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision), query: url.Values{"purge": {"true"}}}, nil)
+}
+
 // WhyQuestion is about a time (At) or a range (From and To; an empty To means now). If all are empty, it is
 // about the latest tick and the next one. Times have the form 2026-03-29T02:30, optionally with seconds and an
 // offset such as Z. Without an offset they are local times in Timezone, which by default is the task's time

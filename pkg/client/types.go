@@ -191,6 +191,19 @@ type TaskVersion struct {
 	Changed []string `json:"changed" doc:"Differences from the version before, if that version is still stored: \"timeout: 10m → 20m\"."`
 }
 
+// DeletedTask is a task that was deleted within the last week.
+type DeletedTask struct {
+	Namespace  string     `json:"namespace"`
+	Name       string     `json:"name"`
+	UID        string     `json:"uid,omitempty" doc:"That of the deleted task. An undeleted task has a new one."`
+	Generation int64      `json:"generation,omitempty"`
+	DeletedAt  task.Time  `json:"deleted_at"`
+	DeletedBy  string     `json:"deleted_by,omitempty"`
+	Why        string     `json:"why,omitempty" doc:"Why the task was deleted, if nobody did."`
+	Until      task.Time  `json:"until" doc:"The task can be undeleted until then."`
+	Spec       *task.Spec `json:"spec,omitempty" doc:"What undelete creates. Absent: the task cannot be undeleted."`
+}
+
 // RollbackRequest is the body of a rollback.
 type RollbackRequest struct {
 	To     int64 `json:"to,omitempty" doc:"The generation to go back to. Default: the newest that differs by more than a pause."`

@@ -226,8 +226,6 @@ func ledgerLimitLevel(limit *task.Duration) (level int) {
 }
 
 const (
-	// tombstoneAge is how long the tombstone of a deleted task or secret is kept.
-	tombstoneAge = 7 * 24 * time.Hour
 	// idempotencyAge is how long the record of a request with an idempotency key is kept. It bounds the space of these records: each
 	// takes about 250 bytes, and a caller can create hundreds per second.
 	idempotencyAge = time.Hour
@@ -257,8 +255,8 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 		after string
 	}
 	sweeps := []*sweep{
-		{what: "tasks", age: tombstoneAge, most: tombstonesMost, do: t.store.SweepTombstones},
-		{what: "secrets", age: tombstoneAge, most: tombstonesMost, do: t.store.SweepSecrets},
+		{what: "tasks", age: store.TombstoneAge, most: tombstonesMost, do: t.store.SweepTombstones},
+		{what: "secrets", age: store.TombstoneAge, most: tombstonesMost, do: t.store.SweepSecrets},
 		{what: "requests", age: idempotencyAge, most: idempotencyMost, do: t.store.SweepIdempotency},
 	}
 

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,6 +41,9 @@ type Stored struct {
 	// in docs/architecture.md).
 	MarkBy task.Time
 
+	// NoRoom states that etcd is so full that deletions shall make room: see task.Cluster.LedgerLimit. Only Revisions sets it.
+	NoRoom bool
+
 	rawSpec, rawEntry []byte // the values as they were read
 }
 
@@ -46,14 +51,14 @@ type Stored struct {
 // the tombstone of a deleted task of that name. It returns task.ErrExists if the spec or the
 // entry exists.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
-	res, err := s.createTask(ctx, ref, t, e)
+	res, err := s.createTask(ctx, ref, t, e, nil)
 	return res.Revision, err
 }
 
 // CreateTaskReadingFreezes is like CreateTask, and returns the freezes that are in force at the
 // revision of the write. Reading them in the same transaction saves a request.
 func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
-	res, err := s.createTask(ctx, ref, t, e, clientv3.OpGet(s.keys.Freezes()))
+	res, err := s.createTask(ctx, ref, t, e, nil, clientv3.OpGet(s.keys.Freezes()))
 	if err != nil {
 		return FreezeRecord{}, err
 	}
@@ -61,12 +66,28 @@ func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t t
 	return freezeRecord(readAt(res, 0), res.Revision), nil
 }
 
-// createTask creates a task. The transaction begins with some reads, whose results are the first
+// UndeleteTask is like CreateTaskReadingFreezes for a task whose tombstone has a revision. If another request has deleted the
+// task again, swept the tombstone or created the task, it returns task.ErrConflict. So the task that comes back is the one that
+// the caller has read and may see.
+func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
+	same := []clientv3.Cmp{isUnchanged(s.keys.Tombstone(ref), tombstone.Revision)}
+	res, err := s.createTask(ctx, ref, t, e, same, clientv3.OpGet(s.keys.Freezes()))
+	if errors.Is(err, task.ErrExists) {
+		return FreezeRecord{}, fmt.Errorf("undelete task %s: %w", ref, task.ErrConflict)
+	}
+	if err != nil {
+		return FreezeRecord{}, err
+	}
+
+	return freezeRecord(readAt(res, 0), res.Revision), nil
+}
+
+// createTask creates a task if also some comparisons hold. The transaction begins with some reads, whose results are the first
 // responses.
-func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, reads ...clientv3.Op) (kv.Result, error) {
+func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, also []clientv3.Cmp, reads ...clientv3.Op) (kv.Result, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{isAbsent(spec), isAbsent(entry)},
+		If:   append(also, isAbsent(spec), isAbsent(entry)),
 		Then: append(reads, s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))),
 	})
 	switch {
@@ -176,12 +197,12 @@ func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	return ops
 }
 
-// Revisions reads the revisions that the deletion of a task compares, and as much of the spec
+// Revisions reads the revisions that the deletion of a task compares, and as much of the spec and the entry
 // as can be read, so that a task with unreadable records can be deleted. It returns
 // task.ErrNotFound if the task has neither a spec nor an entry.
 func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 	st := Stored{Ref: ref}
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref)), clientv3.OpGet(s.keys.Cluster())).Commit()
 	if err != nil {
 		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
@@ -193,6 +214,12 @@ func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 
 	if e := readAt(r, 1); e != nil {
 		st.EntryMod = e.ModRevision
+		st.Entry, _ = record.DecodeEntry(e.Value)
+	}
+
+	if e := readAt(r, 2); e != nil {
+		cluster, err := record.Decode[task.Cluster](e.Value)
+		st.NoRoom = err == nil && cluster.LedgerLimit != nil && *cluster.LedgerLimit == 0
 	}
 
 	if st.Task.Revision == 0 && st.EntryMod == 0 {
@@ -381,6 +408,59 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 	}
 
 	return list, nil, nil
+}
+
+// TombstoneAge is how long the tombstone of a deleted task or secret is kept. A task can be undeleted until then.
+const TombstoneAge = 7 * 24 * time.Hour
+
+// DeletedTask is the tombstone of a task, with its mod revision.
+type DeletedTask struct {
+	Ref      record.Ref // without its shard
+	Revision int64
+	record.Tombstone
+}
+
+// Tombstone reads the tombstone of a task. It returns task.ErrNotFound if there is none.
+func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (DeletedTask, error) {
+	res, err := s.readKey(ctx, s.keys.Tombstone(ref))
+	if err != nil {
+		return DeletedTask{}, fmt.Errorf("read the tombstone of task %s: %w", ref, err)
+	}
+	if len(res.Kvs) == 0 {
+		return DeletedTask{}, fmt.Errorf("tombstone of task %s: %w", ref, task.ErrNotFound)
+	}
+
+	d := DeletedTask{Ref: ref, Revision: res.Kvs[0].ModRevision}
+	d.Tombstone, err = record.Decode[record.Tombstone](res.Kvs[0].Value)
+	if err != nil {
+		return d, fmt.Errorf("tombstone of task %s: %w", ref, err)
+	}
+
+	return d, nil
+}
+
+// ListDeleted reads up to limit tombstones of a namespace, by name, beginning after a name. more reports whether there are
+// others. Tombstones that cannot be read are left out.
+func (s Tasks) ListDeleted(ctx context.Context, namespace, after string, limit int) (list []DeletedTask, next string, err error) {
+	prefix := s.keys.Tombstones() + namespace + "/"
+	pages := kv.NewPages(s.etcd, max(prefix, prefix+after+"\x00"), clientv3.GetPrefixRangeEnd(prefix), limit)
+
+	page, _, err := s.nextPage(ctx, pages, 0)
+	if err != nil {
+		return nil, "", fmt.Errorf("list the deleted tasks of namespace %s: %w", namespace, err)
+	}
+
+	for _, e := range page {
+		name := strings.TrimPrefix(string(e.Key), prefix)
+		if pages.More() {
+			next = name
+		}
+		if t, err := record.Decode[record.Tombstone](e.Value); err == nil {
+			list = append(list, DeletedTask{record.Ref{Namespace: namespace, Name: name}, e.ModRevision, t})
+		}
+	}
+
+	return list, next, nil
 }
 
 // putTombstone returns the put of a tombstone.

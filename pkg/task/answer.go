@@ -140,7 +140,7 @@ type VersionInForce struct {
 	Since      Time      `json:"since"`
 	Until      Time      `json:"until,omitzero" doc:"Absent if it is in force now."`
 	By         string    `json:"by,omitempty"`
-	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed or rolled_back."`
+	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed, rolled_back or undeleted."`
 	Schedule   Schedules `json:"schedule"`
 	Timezone   string    `json:"timezone"`
 	DST        DST       `json:"dst,omitzero"`

@@ -413,6 +413,7 @@ const (
 	ChangePaused     = "paused"
 	ChangeResumed    = "resumed"
 	ChangeRolledBack = "rolled_back"
+	ChangeUndeleted  = "undeleted"
 )
 
 // Wants reports whether another attempt follows attempt number attempt (from 1), which ended in state s.

@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,8 +31,8 @@ func Command(f *factory.Factory) *cobra.Command {
 		&cobra.Group{ID: "change", Title: "Change:"},
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
-	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f), fieldsCommand(f))
-	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), rollbackCommand(f), deleteCommand(f))
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f), deletedCommand(f), fieldsCommand(f))
+	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), copyCommand(f), rollbackCommand(f), deleteCommand(f), undeleteCommand(f))
 	factory.AddGroup(cmd, "fire", triggerCommand(f), pauseCommand(f), resumeCommand(f))
 
 	return cmd
@@ -128,25 +129,41 @@ type deleted struct {
 // deleteCommand returns "carillon task delete".
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
+	var purge bool
 	cmd := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete tasks with their history",
 		Long: "Delete tasks with their history and their waiting runs. Active runs are cancelled. Of a receiver of alerts, the command says\n" +
-			"how many tasks name it.",
+			"how many tasks name it. On a terminal, it asks first. carillon task undelete brings a task back for a week, without its\n" +
+			"history; with --purge, it does not.",
 		Example: `  carillon task delete nightly-backup
   carillon task delete 'tmp-*' --dry-run
   carillon task delete -l team=data --yes`,
 	}
 	revision.bindFlag(cmd)
+	cmd.Flags().BoolVar(&purge, "purge", false, "keep no copy, so that the tasks cannot be undeleted")
 	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
-			return deleted{r.Namespace, r.Name, true}, c.Tasks.Delete(ctx, r.Namespace, r.Name, int64(revision))
+			remove := c.Tasks.Delete
+			if purge {
+				remove = c.Tasks.Purge
+			}
+			return deleted{r.Namespace, r.Name, true}, remove(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
 
 	remove := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		noteReceivers(cmd.Context(), f, words)
+
+		// A selection by a pattern asks in any case.
+		named := len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) && !cmd.Flags().Changed("selector") && !cmd.Flags().Changed("dry-run")
+		if named {
+			if ok, err := askToDelete(cmd.Context(), f, words, purge); !ok {
+				return err
+			}
+		}
+
 		return remove(cmd, words)
 	}
 

@@ -30,6 +30,7 @@ operation             viewer operator editor ns-admin auditor node-operator admi
 
 list-tasks            yh     yh       yh     yh       yy      hh            yy    hh
 get-task              yh     yh       yh     yh       yy      hh            yy    hh
+list-deleted-tasks    yh     yh       yh     yh       yy      hh            yy    hh
 list-task-versions    yh     yh       yh     yh       yy      hh            yy    hh
 next-ticks            yh     yh       yh     yh       yy      hh            yy    hh
 list-coming           yh     yh       yh     yh       yy      hh            yy    hh
@@ -60,6 +61,7 @@ apply-tasks           fh     fh       yh     yh       ff      hh            yy  
 update-task           fh     fh       yh     yh       ff      hh            yy    hh
 rollback-task         fh     fh       yh     yh       ff      hh            yy    hh
 delete-task           fh     fh       yh     yh       ff      hh            yy    hh
+undelete-task         fh     fh       yh     yh       ff      hh            yy    hh
 pause-task            fh     yh       yh     yh       ff      hh            yy    hh
 resume-task           fh     yh       yh     yh       ff      hh            yy    hh
 trigger-task          fh     yh       yh     yh       ff      hh            yy    hh
@@ -290,7 +292,7 @@ func (w *matrixWorld) operations() map[string]operation {
 	thaw := func(ns string) { _, _ = w.Freezes.End(ctx, ns) }
 
 	return map[string]operation{
-		"list-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
+		"list-tasks": {}, "list-deleted-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
 		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-ledger": {before: w.task}, "task-keys": {before: w.task},
 		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "get-run-logs": {before: w.endedRun},
 		"get-secret": {before: w.secretOf}, "list-events": {query: "after=" + w.began, before: w.task},
@@ -305,6 +307,10 @@ func (w *matrixWorld) operations() map[string]operation {
 		"create-task": {body: aTask}, "apply-task": {body: aTask}, "apply-tasks": {body: aTask + "\n", kind: "application/x-ndjson", once: true},
 		"update-task":   {body: `{"timeout":"3m"}`, kind: "application/merge-patch+json", before: w.task},
 		"rollback-task": {before: w.task}, "delete-task": {before: w.task}, "pause-task": {before: w.task},
+		"undelete-task": {before: func(c *matrixCell) {
+			w.task(c)
+			must(w.t, w.Tasks.Delete(ctx, c.ns, c.name, 0))
+		}},
 		"resume-task": {before: func(c *matrixCell) {
 			w.task(c)
 			_, err := w.Tasks.Pause(ctx, c.ns, c.name, 0)
@@ -555,7 +561,7 @@ func TestAccess_AnswersDoNotTellWhatIsHidden(t *testing.T) {
 		}
 
 		for _, dry := range []string{"", "dry_run=true"} {
-			if dry != "" && !slices.Contains([]string{"create-task", "apply-task", "apply-tasks", "update-task", "delete-task", "rollback-task"}, id) {
+			if dry != "" && !slices.Contains([]string{"create-task", "apply-task", "apply-tasks", "update-task", "delete-task", "undelete-task", "rollback-task"}, id) {
 				continue
 			}
 

@@ -83,6 +83,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "resume-task", method: "POST", path: tasks + "/a/resume"},
 		{id: "rollback-task", method: "POST", path: tasks + "/a/rollback"},
 		{id: "delete-task", method: "DELETE", path: tasks + "/b"},
+		{id: "undelete-task", method: "POST", path: tasks + "/b/undelete"},
 
 		{id: "trigger-task", method: "POST", path: tasks + "/a/trigger", body: `{"env":{"B":"sesame","A":"1"}}`},
 		{id: "cancel-run", method: "POST", path: runs + "RUN/cancel", before: func() {

@@ -66,7 +66,7 @@ func (an *answerer) addEvidence(a *task.Answer, g finding) {
 
 // versionWords describes a version: what made it, when, by whom, and until when it was in force.
 func (an *answerer) versionWords(v *version) string {
-	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[v.Change]
+	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back", task.ChangeUndeleted: "undeleted"}[v.Change]
 	if change == "" {
 		change = "changed"
 		if v.Generation == 1 {

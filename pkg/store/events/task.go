@@ -66,6 +66,7 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	// The spec records the action of its last write. Another version of Carillon may have written
 	// it without updating that field.
 	switch {
+	case c.spec.Before == nil && e.Action == task.ChangeUndeleted:
 	case c.spec.Before == nil:
 		e.Action = task.ChangeCreated
 	case e.Action == "" || e.Action == task.ChangeCreated || after.Generation == before.Generation:

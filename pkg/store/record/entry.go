@@ -192,6 +192,10 @@ type Tombstone struct {
 	DeletedAt  task.Time `json:"deleted_at"`
 	DeletedBy  string    `json:"deleted_by,omitempty"`
 	Why        string    `json:"why,omitempty"` // a description, if the task was not deleted by a user
+
+	// Spec is what undelete creates again, with the pause in force. nil: the deletion was to make room, or the spec could not
+	// be read. What the tombstone of an older version lacks is nil, too.
+	Spec *task.Spec `json:"spec,omitempty"`
 }
 
 // DecodeTombstone decodes a tombstone. It returns nil if e is nil.

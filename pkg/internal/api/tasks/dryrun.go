@@ -32,9 +32,10 @@ func (q *dryRunQuery) Check(given url.Values) error {
 // taskWrite is a request that changes a task, or a dry run of such a request.
 type taskWrite struct {
 	*httpapi.Call
-	dry    bool           // nothing is written
-	ticks  int            // how many ticks a dry run lists
-	change *client.Change // what a dry run found; nil until it has ended
+	dry     bool               // nothing is written
+	ticks   int                // how many ticks a dry run lists
+	change  *client.Change     // what a dry run found; nil until it has ended
+	deleted *store.DeletedTask // of an undelete
 	// freezes are those that were in force when the task was created; nil: it was not created.
 	freezes *task.Freezes
 }

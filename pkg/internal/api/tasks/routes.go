@@ -75,6 +75,13 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "delete-task", Verb: access.Delete, Kind: access.Tasks, Method: del, Path: httpapi.OfTask, Tag: "tasks", Summary: "Delete a task with its queue and its history",
 			Description: "The owner of the task's shard cancels its active runs. " + dryRunAbout,
 			DryAnswer:   aTask, Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.Query(h.deleteTask)},
+		{ID: "list-deleted-tasks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/deleted-tasks", Tag: "tasks", Summary: "List deleted tasks",
+			Description: "Tasks that were deleted within the last week, by name. Those with a spec can be undeleted.", Status: 200,
+			Answer: reflect.TypeFor[client.List[client.DeletedTask]](), Handler: httpapi.Query(h.listDeleted)},
+		{ID: "undelete-task", Verb: access.Create, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/undelete", Tag: "tasks", Summary: "Create a deleted task again",
+			Description: "The task comes back as it was when it was deleted within the last week, with its pause, as a new task: with a new uid, and ticks from now on. Its history, versions, ledger, " +
+				"dead runs and waiting runs do not come back. " + dryRunAbout,
+			DryAnswer: aTask, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{404, 409}, Handler: httpapi.Query(h.undeleteTask)},
 		{ID: "pause-task", Verb: access.Pause, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/pause", Tag: "tasks", Summary: "Stop a task's ticks",
 			Description: "If the task is already paused, fields that the body omits keep their values.",
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.PauseRequest](), Optional: true}, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.pauseTask)},

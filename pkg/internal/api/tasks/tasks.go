@@ -8,6 +8,7 @@ package tasks
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,6 +158,9 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 	if err != nil {
 		return st, err
 	}
+	if c.deleted != nil {
+		st.Task.Change = task.ChangeUndeleted
+	}
 
 	describeTask(c.Rights(), st)
 
@@ -174,7 +178,14 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	freezes, err := h.Store.As(c.Rights()).CreateTaskReadingFreezes(c.Context(), st.Ref, st.Task, st.Entry)
+	write := h.Store.As(c.Rights()).CreateTaskReadingFreezes
+	if c.deleted != nil {
+		write = func(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (store.FreezeRecord, error) {
+			return h.Store.As(c.Rights()).UndeleteTask(ctx, *c.deleted, ref, t, e)
+		}
+	}
+
+	freezes, err := write(c.Context(), st.Ref, st.Task, st.Entry)
 	if err != nil {
 		return st, httpapi.About(st.Ref.String(), err)
 	}
@@ -234,8 +245,8 @@ func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
 
 // deleteTask serves DELETE. It compares revisions and decodes only the uid and the generation, so it can
 // also delete a task whose records are unreadable (G19).
-func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
-	c := newTaskWrite(request, q)
+func (h *Handlers) deleteTask(request *httpapi.Call, q deleteQuery) (httpapi.Answer, error) {
+	c := newTaskWrite(request, q.dryRunQuery)
 	ref, err := c.Ref()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -257,7 +268,11 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 			return err
 		}
 
-		_, err = h.Store.As(c.Rights()).DeleteTaskLeavingTombstone(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+		gone := record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()}
+		if !q.Purge {
+			gone.Spec = h.recoverable(st)
+		}
+		_, err = h.Store.As(c.Rights()).DeleteTaskLeavingTombstone(c.Context(), st, gone)
 
 		return httpapi.About(ref.String(), err)
 	})

@@ -263,6 +263,7 @@ var operations = map[string]operation{
 	"apply-task":    {Route: "PUT /v1/namespaces/{ns}/tasks/{name}"},
 	"update-task":   {Route: "PATCH /v1/namespaces/{ns}/tasks/{name}"},
 	"delete-task":   {"DELETE /v1/namespaces/{ns}/tasks/{name}", access.Delete, access.Tasks},
+	"undelete-task": {"POST /v1/namespaces/{ns}/tasks/{name}/undelete", access.Create, access.Tasks},
 	"pause-task":    {"POST /v1/namespaces/{ns}/tasks/{name}/pause", access.Pause, access.Tasks},
 	"resume-task":   {"POST /v1/namespaces/{ns}/tasks/{name}/resume", access.Pause, access.Tasks},
 	"rollback-task": {Route: "POST /v1/namespaces/{ns}/tasks/{name}/rollback"},
