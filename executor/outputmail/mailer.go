@@ -10,8 +10,9 @@
 //   - Offer never waits. A sendmail that hangs is killed after a minute, and delays only mails.
 //   - Recipients and sender are arguments that were checked; no output and no command can add one.
 //
-// Not guaranteed: a mail that sendmail does not accept is not sent again. When the daemon stops, mails wait for
-// StopTimeout, and then are lost.
+// Not guaranteed: a daemon that starts again begins a new minute, so that a node whose daemon dies often sends more.
+// A mail that sendmail does not accept is not sent again. When the daemon stops, mails wait for StopTimeout, and then
+// are lost.
 //
 // The package uses no key of etcd. Its memory is bounded: at most maxQueued ends, and the counts of a minute.
 package outputmail
