@@ -1,5 +1,7 @@
 package task
 
+import "slices"
+
 // The severities of a finding.
 const (
 	Grave = "error"   // a guarantee is broken, or tasks do not run as they should
@@ -93,8 +95,21 @@ const (
 	WarnDowngradeWaits     = "downgrade_waits"     // a downgrade of the format has not taken effect yet
 	WarnReceivers          = "receivers"           // a receiver of alerts gets no messages; also the code of the alert
 	WarnNotEvaluated       = "not_evaluated"       // the alerts of some tasks are not evaluated; also the code of the alert
+	WarnOutage             = "outage"              // the cluster had no leader for some time; also the code of the alert
 	WarnBootstrapToken     = "bootstrap_token"     // a token that never expires is older than 30 days
 )
+
+// LeaderWarnings are the codes of warnings that only the leader can find. It reports them as alerts, and open ones are warnings.
+var LeaderWarnings = []string{WarnReceivers, WarnNotEvaluated, WarnOutage}
+
+// criticalWarnings are the codes of warnings about conditions under which nothing runs, or runs may be damaged.
+var criticalWarnings = []string{
+	WarnEtcdSilent, WarnEtcdRestored, WarnEtcdAlarm, WarnNoLeader, WarnNoNodeReady, WarnNoNodeTakesRuns, WarnFormatUnknown,
+	WarnCertificateExpired,
+}
+
+// IsCriticalWarning reports whether nothing runs, or runs may be damaged, under the condition that a warning with this code is about.
+func IsCriticalWarning(code string) bool { return slices.Contains(criticalWarnings, code) }
 
 // Codes of warnings about a task that was written.
 const (

@@ -315,7 +315,10 @@ func newServer(cfg Config) *server {
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
 		Writable: cfg.Writable, FreezeTimeout: cfg.FreezeTimeout, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
-		BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },
+		Reader: &cluster.StatusReader{
+			Store: cfg.Store, Cluster: cfg.Cluster, Now: now,
+			BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },
+		},
 	}
 	s.board = &ask.Boards{
 		Asker: s.asker, Store: cfg.Store, Cluster: cfg.Cluster, Version: cfg.Version, Status: s.cluster.Status, AddProgress: s.attempts.AddToBoard,

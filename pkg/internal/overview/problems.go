@@ -14,12 +14,6 @@ import (
 // lateFrom is the 99th percentile of the lateness from which ticks count as late.
 const lateFrom = time.Second
 
-// criticalCodes are the codes of warnings about conditions under which nothing runs, or runs may be damaged.
-var criticalCodes = []string{
-	task.WarnEtcdSilent, task.WarnEtcdRestored, task.WarnEtcdAlarm, task.WarnNoLeader, task.WarnNoNodeReady, task.WarnNoNodeTakesRuns,
-	task.WarnFormatUnknown, task.WarnCertificateExpired,
-}
-
 // ofCluster returns a problem that concerns the cluster.
 func ofCluster(format string, args ...any) []Problem {
 	return []Problem{{Words: fmt.Sprintf(format, args...)}}
@@ -47,7 +41,7 @@ func warnings(b *task.Board, critical bool) []Problem {
 	}
 
 	return ofEach(b.WarningDetails, func(w task.Warning) Problem {
-		if covered[w.Code] || slices.Contains(criticalCodes, w.Code) != critical {
+		if covered[w.Code] || task.IsCriticalWarning(w.Code) != critical {
 			return Problem{}
 		}
 		return Problem{Words: w.Text}

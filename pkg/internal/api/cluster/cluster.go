@@ -30,17 +30,16 @@ import (
 // Handlers serve the cluster and its etcd. They are safe for concurrent use.
 type Handlers struct {
 	Store   *store.Store
+	Reader  *StatusReader // reads the status
+	Cluster task.Cluster
 	Ref     func(namespace, name string) record.Ref // maps a task to its shard
 	Asker   *ask.Asker                              // asks the owners of the shards
-	Cluster task.Cluster
-	Node    string // the name of this node
-	Version string // the version of Carillon
-	Etcd    string // the arguments with which etcdctl reaches an embedded etcd; else empty
+	Node    string                                  // the name of this node
+	Version string                                  // the version of Carillon
+	Etcd    string                                  // the arguments with which etcdctl reaches an embedded etcd; else empty
 	Now     httpapi.Clock
 	// Writable returns an error if this node must not change anything.
 	Writable func() error
-	// BootstrapToken returns a token that never expires and that the cluster no longer needs (access.Table).
-	BootstrapToken func() (task.Token, bool)
 	// FreezeTimeout limits how long a freeze waits for the nodes to confirm it.
 	FreezeTimeout time.Duration
 
@@ -222,14 +221,14 @@ func (h *Handlers) getFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	return httpapi.Answer{Status: http.StatusOK, Body: h.formatStatus(f)}, nil
+	return httpapi.Answer{Status: http.StatusOK, Body: h.Reader.formatStatus(f)}, nil
 }
 
 // formatStatus describes the formats as users see them. Because names a node that prevents a newer format.
-func (h *Handlers) formatStatus(f store.Formats) client.FormatStatus {
+func (r *StatusReader) formatStatus(f store.Formats) client.FormatStatus {
 	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted, WaitsFor: f.WaitsFor()}
 	var because []task.Node
-	if st.Possible, because = f.Possible(); st.Possible < h.Store.Understands() && len(because) > 0 {
+	if st.Possible, because = f.Possible(); st.Possible < r.Store.Understands() && len(because) > 0 {
 		st.Because = fmt.Sprintf("node %s (%s)", because[0].Name, because[0].Version)
 	}
 
@@ -276,34 +275,13 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		if f, err = h.Store.Formats(c.Context()); err == nil {
-			st = h.formatStatus(f)
+			st = h.Reader.formatStatus(f)
 		}
 
 		return err
 	})
 
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
-}
-
-// lookAtFormat adds the format of records to the status, and warns about a node that does not understand it.
-// Such a node cannot join, unless somebody has edited the cluster's record by hand.
-func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
-	f, err := h.Store.Formats(ctx)
-	if err != nil {
-		return
-	}
-
-	st.Format = h.formatStatus(f)
-	for _, n := range f.Nodes {
-		if n.Understands() < f.Cluster.InForce() {
-			st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFormatUnknown, "node %s (%s) only understands record format %d, but format %d is in use: it misreads runs; stop it, or run a newer version there",
-				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
-		}
-	}
-
-	if st.Format.WaitsFor != "" {
-		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnDowngradeWaits, "the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
-	}
 }
 
 // recoverCluster serves an operator's decision to continue with the history that etcd contains now, after a

@@ -27,18 +27,22 @@ const (
 	farBehind = 1000
 )
 
-// lookAtEtcd adds the state of etcd to the status. It leaves out what etcd does not report.
-func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
-	for _, m := range h.Store.Members(ctx, etcdTimeout) {
+// readEtcd adds the state of etcd to the status. It leaves out what etcd does not report, and then returns false. A member that does
+// not answer is part of the state.
+func (r *StatusReader) readEtcd(ctx context.Context, st *client.ClusterStatus) bool {
+	for _, m := range r.Store.Members(ctx, etcdTimeout) {
 		st.Etcd = append(st.Etcd, showMember(m))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
 
-	if r, err := h.Store.Readable(ctx); err == nil {
-		st.Revisions = client.Revisions{Newest: r.Newest, Oldest: r.Oldest}
+	readable, err := r.Store.Readable(ctx)
+	if err == nil {
+		st.Revisions = client.Revisions{Newest: readable.Newest, Oldest: readable.Oldest}
 	}
+
+	return err == nil
 }
 
 // showMember converts a member to the form of the API.

@@ -61,6 +61,11 @@ func (h *Handlers) answerFreeze(c *httpapi.Call, ns string, r store.FreezeRecord
 // Such a node may still start runs that the record freezes.
 func (h *Handlers) unconfirmedNodes(ctx context.Context, rev int64) ([]string, error) {
 	nodes, err := h.Store.Nodes(ctx)
+	return unconfirmedBy(nodes, rev), err
+}
+
+// unconfirmedBy returns the names of those nodes that have not confirmed the record of freezes at revision rev.
+func unconfirmedBy(nodes []task.Node, rev int64) []string {
 	names := []string{}
 	for _, n := range nodes {
 		if n.Has(task.RoleExecutor) && n.Froze < rev {
@@ -68,7 +73,7 @@ func (h *Handlers) unconfirmedNodes(ctx context.Context, rev int64) ([]string, e
 		}
 	}
 
-	return names, err
+	return names
 }
 
 // putFreeze serves a freeze. It answers when the freeze is effective (G21). An existing freeze stays unchanged,
@@ -235,37 +240,4 @@ func notFrozen(ns string, r store.FreezeRecord) error {
 	}
 
 	return f
-}
-
-// lookAtFreezes adds the freezes to the status, with a warning for each, because a freeze is easily forgotten.
-func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) {
-	st.Freezes = []task.Freeze{}
-	r, err := h.Store.Freezes(ctx)
-	if err != nil || len(r.Holding) == 0 {
-		return
-	}
-
-	st.Freezes = r.Holding
-	for _, z := range r.Holding {
-		end := "carillon cluster unfreeze"
-		if z.Namespace != "" {
-			end += " --namespace " + z.Namespace
-		}
-
-		since := "some time ago"
-		if !z.Since.IsZero() {
-			since = "since " + z.Since.Format(time.RFC3339)
-		}
-
-		by := ""
-		if z.By != "" {
-			by = " by " + z.By
-		}
-
-		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFrozen, "%s is frozen, %s%s: %s; its runs do not start until %s", scopeName(z.Namespace), since, by, z.Reason, end))
-	}
-
-	if names, err := h.unconfirmedNodes(ctx, r.Mod); err == nil && len(names) > 0 {
-		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFreezeUnconfirmed, "nodes that may still start runs that they received before the freeze: %s", strings.Join(names, ", ")))
-	}
 }

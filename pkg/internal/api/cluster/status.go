@@ -3,11 +3,9 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
@@ -16,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -54,33 +53,76 @@ func (h *Handlers) countTasks(ctx context.Context) (sum int64, err error) {
 	return sum, err
 }
 
+// StatusReader reads the status of the cluster and what its warnings follow from. The API and the leader share it.
+type StatusReader struct {
+	Store   *store.Store
+	Cluster task.Cluster
+	Now     httpapi.Clock
+	// BootstrapToken returns a token that never expires and that the cluster no longer needs (access.Table).
+	BootstrapToken func() (task.Token, bool)
+}
+
 // Status returns the status of the cluster, with warnings, but without what depends on the number of tasks or of runs. It
 // fails only if the nodes or the leader cannot be read. Everything else is left out if it cannot be determined.
 func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
-	nodes, owners, err := views.PresentNodes(ctx, h.Store)
-	if err != nil {
+	var alerts []task.Warning
+	g := callgroup.New()
+	g.Go(func() error {
+		alerts = h.leaderWarnings(ctx)
+		return nil
+	})
+
+	f, err := h.Reader.ReadFacts(ctx)
+	if err := cmp.Or(err, g.Wait()); err != nil {
 		return client.ClusterStatus{}, err
 	}
 
-	leader, err := h.Store.CurrentLeader(ctx)
+	st, list := f.Status, append(Warnings(&f), alerts...)
+	st.WarningDetails, st.Warnings = list, task.WarningTexts(list)
+	st.MakeSpace = append(st.MakeSpace, makeSpace(st, h.Etcd)...)
+
+	return st, nil
+}
+
+// ReadFacts reads the status of the cluster, and what else its warnings follow from. It fails only if the nodes or the leader cannot
+// be read. It sets Incomplete if something else is left out.
+func (r *StatusReader) ReadFacts(ctx context.Context) (Facts, error) {
+	nodes, owners, err := views.PresentNodes(ctx, r.Store)
 	if err != nil {
-		return client.ClusterStatus{}, err
+		return Facts{}, err
 	}
 
-	st := client.ClusterStatus{
-		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
-		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(), Ledger: h.Cluster.LedgerSetting(),
+	leader, err := r.Store.CurrentLeader(ctx)
+	if err != nil {
+		return Facts{}, err
+	}
+
+	f := Facts{Now: r.Now(), Nodes: nodes, Status: client.ClusterStatus{
+		ID: r.Cluster.ID, Shards: r.Cluster.Shards, Epoch: r.Cluster.Epoch, Schema: r.Cluster.Schema, CreatedAt: r.Cluster.CreatedAt,
+		CatchUpRate: r.Cluster.CatchUp(), LostAfter: r.Cluster.EffectiveLostAfter(), Ledger: r.Cluster.LedgerSetting(),
 		Leader: leader, Nodes: len(nodes),
-		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
-	}
-	if p, err := h.Store.Present(ctx); err == nil && p.Found {
-		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // newer than what this node has loaded
-		st.Ledger, st.LedgerLimit, st.LedgerLimitSince = p.Cluster.LedgerSetting(), p.Cluster.LedgerLimit, p.Cluster.LedgerLimitSince
-		st.PublicURL, st.AlertReceivers = p.Cluster.PublicURL, p.Cluster.AlertReceivers
-		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
-	}
+		Etcd: []client.EtcdMember{}, MakeSpace: []string{}, Freezes: []task.Freeze{},
+	}}
+	f.Token, f.HasToken = r.BootstrapToken()
+	f.countFleet(owners)
 
-	for _, n := range nodes {
+	// etcd takes longer than the rest, because its leader confirms the alarms. Each sets fields of its own.
+	complete := [3]bool{}
+	callgroup.Run(
+		func() { complete[0] = r.readEtcd(ctx, &f.Status) },
+		func() { complete[1] = r.readRecord(ctx, &f) },
+		func() { complete[2] = r.readFreezes(ctx, &f) },
+	)
+	f.Incomplete = complete != [3]bool{true, true, true}
+
+	return f, nil
+}
+
+// countFleet counts what the nodes announce, and the shards that have an owner.
+func (f *Facts) countFleet(owners []record.Owner) {
+	st, present := &f.Status, map[string]bool{}
+	for _, n := range f.Nodes {
+		present[n.Name] = true
 		st.Unreadable += n.Unreadable
 		if n.State == task.NodeReady && n.Ineligible == "" {
 			st.NodesReady++
@@ -91,36 +133,10 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	}
 
 	for _, o := range owners {
-		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
+		if present[o.Node] {
 			st.ShardsOwned++
 		}
 	}
-
-	// etcd takes longer than the rest, because its leader confirms the alarms. Both set fields of their own.
-	callgroup.Run(
-		func() { h.lookAtEtcd(ctx, &st) },
-		func() {
-			h.lookAtFormat(ctx, &st)
-			h.lookAtFreezes(ctx, &st)
-			h.lookAtAlerts(ctx, &st)
-		},
-	)
-
-	list := slices.Concat(ineligibleWarnings(nodes), st.WarningDetails, clusterWarnings(st))
-	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
-		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node accepts runs: due runs wait"))
-	}
-
-	if token, ok := h.BootstrapToken(); ok {
-		list = append(list, newWarning(task.WarnBootstrapToken, "the token %s of %s was created on %s and never expires, although the cluster has another administrator: delete it with carillon token delete %s",
-			token.ID, token.Subject, token.CreatedAt.UTC().Format(time.DateOnly), token.ID))
-	}
-
-	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))
-	st.WarningDetails, st.Warnings = append([]task.Warning{}, list...), task.WarningTexts(list)
-	st.MakeSpace = append(st.MakeSpace, makeSpace(st, h.Etcd)...)
-
-	return st, nil
 }
 
 // serveVersion serves the versions of this node.
@@ -128,134 +144,52 @@ func (h *Handlers) serveVersion(*httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: client.Version{Version: h.Version, Node: h.Node, Cluster: h.Cluster.ID, Go: runtime.Version()}}, nil
 }
 
-// newWarning returns a warning with a code and a formatted text.
-func newWarning(code, format string, args ...any) task.Warning {
-	return task.Warning{Code: code, Text: fmt.Sprintf(format, args...)}
+// readRecord adds the settings of the cluster and the format of its records, and reports whether it could read them.
+func (r *StatusReader) readRecord(ctx context.Context, f *Facts) bool {
+	formats, err := r.Store.Formats(ctx)
+	if err != nil {
+		return false
+	}
+
+	// The record is newer than what this node has loaded.
+	st, c := &f.Status, &formats.Cluster
+	st.Epoch, st.CatchUpRate, st.LostAfter = c.Epoch, c.CatchUp(), c.EffectiveLostAfter()
+	st.Ledger, st.LedgerLimit, st.LedgerLimitSince = c.LedgerSetting(), c.LedgerLimit, c.LedgerLimitSince
+	st.PublicURL, st.AlertReceivers = c.PublicURL, c.AlertReceivers
+	st.ChangedBy, st.ChangedAt, st.Change = c.ChangedBy, c.ChangedAt, c.Change
+	st.Format, f.FormatInForce = r.formatStatus(formats), c.InForce()
+
+	return true
 }
 
-// lookAtAlerts adds a warning for each open alert about the cluster. The leader opens them.
-func (h *Handlers) lookAtAlerts(ctx context.Context, st *client.ClusterStatus) {
+// readFreezes adds the freezes in force, and reports whether it could read them.
+func (r *StatusReader) readFreezes(ctx context.Context, f *Facts) bool {
+	freezes, err := r.Store.Freezes(ctx)
+	if err != nil {
+		return false
+	}
+
+	if len(freezes.Holding) > 0 {
+		f.Status.Freezes, f.FreezeRevision = freezes.Holding, freezes.Mod
+	}
+
+	return true
+}
+
+// leaderWarnings returns a warning for each open alert about what only the leader knows. They are left out if the alerts cannot be
+// read.
+func (h *Handlers) leaderWarnings(ctx context.Context) (list []task.Warning) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
 
 	alerts, err := h.Store.ClusterAlerts(ctx)
 	if err != nil {
-		return
+		return nil
 	}
 
 	for _, a := range alerts {
-		if a.IsOpen() {
-			st.WarningDetails = append(st.WarningDetails, newWarning(a.Code, "%s (since %s)", a.Text, a.Since.UTC().Format(time.RFC3339)))
-		}
-	}
-}
-
-// restoredAt returns the names of the nodes that have detected that etcd was restored from an older snapshot.
-func restoredAt(nodes []task.Node) string {
-	var names []string
-	for _, n := range nodes {
-		if n.Ineligible == task.IneligibleRestored {
-			names = append(names, n.Name)
-		}
-	}
-
-	return strings.Join(names, ", ")
-}
-
-// ineligibleWarnings returns warnings about nodes that have given up their shards, or that take no runs.
-func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
-	if names := restoredAt(nodes); names != "" {
-		list = append(list, newWarning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as detected by %s: nothing fires and nothing can be changed "+
-			"until an operator accepts its current contents with carillon cluster recover", names))
-	}
-
-	for _, n := range nodes {
-		if len(n.Blocked) > 0 {
-			list = append(list, newWarning(task.WarnNodeBlocked, "node %s accepts no runs: %s", n.Name, task.DescribeBlocked(n.Blocked)))
-		}
-
-		if n.Stuck > 0 {
-			list = append(list, newWarning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
-		}
-
-		switch n.Ineligible {
-		case "", task.IneligibleRestored:
-		case task.IneligibleClock:
-			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
-		case task.IneligibleStalled:
-			list = append(list, newWarning(task.WarnNodeIneligible, "node %s temporarily owns no shards, because it did not decide ticks that were due; see its log", n.Name))
-		default:
-			list = append(list, newWarning(task.WarnNodeIneligible, "node %s owns no shards: %s", n.Name, n.Ineligible))
-		}
-	}
-
-	return list
-}
-
-// listenWarnings returns warnings about nodes whose API other hosts cannot reach.
-func listenWarnings(nodes []task.Node) []task.Warning {
-	var list []task.Warning
-	for _, n := range nodes {
-		if n.APIError != "" {
-			list = append(list, newWarning(task.WarnNodeUnreachable, "node %s fires, but %s", n.Name, n.APIError))
-		}
-	}
-
-	return list
-}
-
-// clusterWarnings returns the general warnings about a cluster with this status.
-func clusterWarnings(st client.ClusterStatus) []task.Warning {
-	var list []task.Warning
-	warn := func(code, format string, args ...any) { list = append(list, newWarning(code, format, args...)) }
-
-	if st.Leader == "" {
-		warn(task.WarnNoLeader, "there is no leader: shards are not assigned until one is elected")
-	}
-
-	if st.NodesReady == 0 {
-		warn(task.WarnNoNodeReady, "no node is ready: nothing runs")
-	}
-
-	if n := st.Shards - st.ShardsOwned; n > 0 {
-		warn(task.WarnShardsUnowned, "%d of %d shards have no owner that is present: their tasks do not run", n, st.Shards)
-	}
-
-	if st.Unreadable > 0 {
-		warn(task.WarnUnreadable, "%d tasks do not run because their entries cannot be read: the logs of the nodes name them; apply the tasks again", st.Unreadable)
-	}
-
-	list = append(list, etcdWarnings(st)...)
-	if st.LedgerLimit != nil {
-		list = append(list, ledgerWarning(st))
-	}
-
-	return list
-}
-
-// ledgerWarning returns the warning that the leader has limited for how long ledgers remember ticks.
-func ledgerWarning(st client.ClusterStatus) task.Warning {
-	what := fmt.Sprintf("for %s at most", st.LedgerLimit.Approximate())
-	if *st.LedgerLimit == 0 {
-		what = "nothing"
-	}
-
-	return newWarning(task.WarnLedgerLimited, "ledgers remember %s, because etcd is filling up (since %s): increase its quota, or keep less with history.keep and "+
-		"carillon cluster set --ledger. The limit ends when enough of the quota is free", what, st.LedgerLimitSince.Format(time.RFC3339))
-}
-
-// expiryWarnings returns warnings about certificates that nodes have announced as expired or about to expire.
-func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
-	for _, n := range nodes {
-		for _, e := range n.Expires {
-			day := e.At.UTC().Format(time.DateOnly)
-
-			switch left := e.At.Sub(now); {
-			case left <= 0:
-				list = append(list, newWarning(task.WarnCertificateExpired, "node %s: its %s expired on %s and is rejected: replace the file; the node reloads it by itself", n.Name, e.Setting, day))
-			default:
-				list = append(list, newWarning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %d days: replace the file; the node reloads it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
-			}
+		if a.IsOpen() && slices.Contains(task.LeaderWarnings, a.Code) {
+			list = append(list, newWarning(a.Code, "%s (since %s)", a.Text, a.Since.UTC().Format(time.RFC3339)))
 		}
 	}
 
