@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
 	"github.com/carillonhq/carillon/pkg/daemon/notifier"
+	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -62,6 +63,11 @@ func (n *Node) newLeader() *leader {
 
 // newNotifier returns the part of the leader that sends messages about alerts.
 func (n *Node) newNotifier() *notifier.Notifier {
+	status := &cluster.StatusReader{
+		Store: n.store, Cluster: n.cluster, Now: n.env.Now,
+		BootstrapToken: func() (task.Token, bool) { return n.access.View().UnneededBootstrapToken(n.env.Now()) },
+	}
+
 	return notifier.New(notifier.Config{
 		Store: n.store, Task: n.taskRef, Cluster: n.record.currentRecord,
 		Freezes: func() *task.Freezes {
@@ -74,6 +80,13 @@ func (n *Node) newNotifier() *notifier.Notifier {
 		},
 		Fleet: func() ([]task.Node, []record.Owner) {
 			return n.presentNodes(), record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)
+		},
+		Warnings: func(ctx context.Context) ([]task.Warning, bool, error) {
+			facts, err := status.ReadFacts(ctx)
+			if err != nil {
+				return nil, false, err
+			}
+			return cluster.Warnings(&facts), !facts.Incomplete, nil
 		},
 		MayWrite: n.mayCommit, Now: n.env.Now, Logger: n.log, Registerer: n.registry,
 	})

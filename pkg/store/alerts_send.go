@@ -105,6 +105,25 @@ func (s Alerts) writeClusterAlert(ctx context.Context, term kv.Fence, a task.Ale
 	return nil
 }
 
+// PutHeartbeat records that the leader was able to write at a time, unless the record has changed since its mod revision mod.
+func (s Alerts) PutHeartbeat(ctx context.Context, term kv.Fence, at task.Time, mod int64) error {
+	return s.writeHeartbeat(ctx, term, mod, clientv3.OpPut(s.keys.Heartbeat(), record.Encode(record.Timestamp{At: at})))
+}
+
+// DeleteHeartbeat deletes the record of PutHeartbeat, unless it has changed since its mod revision mod.
+func (s Alerts) DeleteHeartbeat(ctx context.Context, term kv.Fence, mod int64) error {
+	return s.writeHeartbeat(ctx, term, mod, clientv3.OpDelete(s.keys.Heartbeat()))
+}
+
+func (s Alerts) writeHeartbeat(ctx context.Context, term kv.Fence, mod int64, op clientv3.Op) error {
+	t := kv.Txn{If: []clientv3.Cmp{isUnchanged(s.keys.Heartbeat(), mod)}, Then: []clientv3.Op{op}}
+	if _, err := s.commitAsLeader(ctx, term, t); err != nil {
+		return fmt.Errorf("write the heartbeat of the leader: %w", err)
+	}
+
+	return nil
+}
+
 // ClusterAlerts reads the alerts about the cluster.
 func (s Alerts) ClusterAlerts(ctx context.Context) ([]task.Alert, error) {
 	all, _, err := s.getAll(ctx, s.keys.ClusterAlerts())

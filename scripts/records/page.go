@@ -60,6 +60,7 @@ var valueTypes = map[string]string{
 	"alerts/<0042>/<ns>/<name>/<kind>":           "task.Alert",
 	"alerts/<0042>/<ns>/~more/<receiver>":        "task.Alert",
 	"alerts/cluster/<code>":                      "task.Alert",
+	"alerts/heartbeat":                           "record.Timestamp",
 	"alerts/sent/<ns>/<receiver>":                "task.AlertsSent",
 	"alerts/rules/<ns>/<name>":                   "task.AlertRule",
 	"alerts/silences/<ns>/<id>":                  "task.AlertSilence",

@@ -2,6 +2,7 @@ package notifier
 
 import (
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -19,6 +20,20 @@ type known struct {
 	sent     map[string]task.AlertsSent
 	silences map[string]task.AlertSilence // by the key of their records
 	rules    map[string]task.AlertRule    // by the key of their records
+}
+
+// heartbeat returns when a leader was last able to write, and the mod revision of its record; zero: there is none.
+func (k *known) heartbeat() (at time.Time, mod int64) {
+	e := k.snapshot.Get(k.keys.Heartbeat())
+	if e == nil {
+		return time.Time{}, 0
+	}
+	beat, err := record.Decode[record.Timestamp](e.Value)
+	if err != nil {
+		beat = record.Timestamp{} // it is replaced
+	}
+
+	return beat.At.Time, e.ModRevision
 }
 
 // knownAlert is an alert with its key, as receivers know it.

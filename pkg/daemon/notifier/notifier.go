@@ -17,8 +17,8 @@
 //
 // # Keys
 //
-// The package mirrors alerts/. It writes alerts/sent/ with queue records of receivers, alerts/cluster/, and deletes silences that
-// have ended.
+// The package mirrors alerts/. It writes alerts/sent/ with queue records of receivers, alerts/cluster/ and alerts/heartbeat, and deletes
+// silences that have ended.
 //
 // # Failures
 //
@@ -33,6 +33,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,6 +72,8 @@ type Config struct {
 	AuditsReads func(namespace string) bool
 	// Fleet returns the nodes that are present, and the owners of the shards.
 	Fleet func() ([]task.Node, []record.Owner)
+	// Warnings returns the warnings about the cluster. If complete is false, some may be missing.
+	Warnings func(ctx context.Context) (list []task.Warning, complete bool, err error)
 	// MayWrite returns why nothing may be written now, or nil: the clock is not trusted, or etcd was restored.
 	MayWrite   func() error
 	Now        func() time.Time
@@ -123,6 +126,7 @@ func (n *Notifier) Run(ctx context.Context, fence kv.Fence) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.mirror.Run(ctx) })
+	g.Go(func() error { return t.readWarnings(ctx) })
 	g.Go(func() error { return t.run(ctx) })
 
 	return g.Wait()
@@ -138,6 +142,11 @@ type term struct {
 	written  map[string]int64     // the revision of the last write for a receiver, which the mirror may not have yet
 	absent   map[string]time.Time // since when a run was neither queued nor ended
 	problems map[string]*problem  // by the code of their alert
+
+	warnings atomic.Pointer[warnings] // the last ones that could be read; nil: none yet
+	outage   *outage                  // one that has no alert yet; nil: none
+	beating  bool                     // the heartbeat was written in this term
+	awake    bool                     // since then, a pass could not write for another reason than etcd
 }
 
 // run makes a pass every passEvery until ctx ends or the term is over.
@@ -180,6 +189,7 @@ func (t *term) makePass(ctx context.Context) error {
 
 	// Without a clock, nothing can be compared with a time.
 	if t.cfg.MayWrite() != nil {
+		t.awake = t.beating
 		return nil
 	}
 
@@ -208,7 +218,8 @@ func (t *term) makePass(ctx context.Context) error {
 		}
 	}
 
-	for _, step := range []func(context.Context) error{p.deleteSilences, p.reportReceivers, p.reportNotEvaluated} {
+	steps := []func(context.Context) error{p.deleteSilences, p.reportReceivers, p.reportNotEvaluated, p.reportWarnings, p.closeOutage, p.writeHeartbeat}
+	for _, step := range steps {
 		if err := step(ctx); err != nil && !errors.Is(err, task.ErrConflict) {
 			errs = append(errs, err)
 		}

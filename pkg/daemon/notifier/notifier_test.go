@@ -47,6 +47,8 @@ type world struct {
 	refused error
 
 	unknownFreezes bool
+	warnings       []task.Warning
+	incomplete     bool
 }
 
 const slack = "ops/slack"
@@ -102,6 +104,11 @@ func inWorld(t *testing.T, story func(w *world)) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return slices.Clone(w.nodes), slices.Clone(w.owners)
+			},
+			Warnings: func(context.Context) ([]task.Warning, bool, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return slices.Clone(w.warnings), !w.incomplete, nil
 			},
 			MayWrite: func() error { return locked(w, func() error { return w.refused }) },
 		})

@@ -18,8 +18,8 @@ const (
 	// run of a message in the queue is.
 	silentAfter = 15 * time.Minute
 	slotAfter   = 5 * time.Minute
-	// receiversAfter and notEvaluatedAfter are for how long a problem must last before it is an alert about the cluster.
-	receiversAfter    = time.Minute
+	// problemAfter and notEvaluatedAfter are for how long a problem must last before it is an alert about the cluster.
+	problemAfter      = time.Minute
 	notEvaluatedAfter = 5 * time.Minute
 	// rewriteEvery is the minimum time between two texts of an open alert about the cluster.
 	rewriteEvery = time.Minute
@@ -91,7 +91,7 @@ func (p *pass) reportReceivers(ctx context.Context) error {
 		texts = append(texts, name+" "+p.troubles[name])
 	}
 
-	return p.report(ctx, task.WarnReceivers, joinSome(texts), receiversAfter)
+	return p.report(ctx, task.WarnReceivers, joinSome(texts), problemAfter)
 }
 
 // reportNotEvaluated opens an alert while the expectations of some tasks are not evaluated, and closes it.
@@ -154,8 +154,7 @@ func (p *pass) report(ctx context.Context, code, text string, after time.Duratio
 		delete(p.problems, code)
 		switch {
 		case isOpen:
-			a.Closed = &task.AlertClose{At: task.At(p.now), Why: task.AlertSolved}
-			return p.cfg.Store.PutClusterAlert(ctx, p.fence, a)
+			return p.closeClusterAlert(ctx, a)
 		case exists && p.now.Sub(a.Closed.At.Time) >= keepClosed:
 			return p.cfg.Store.DeleteClusterAlert(ctx, p.fence, a)
 		}
@@ -174,17 +173,34 @@ func (p *pass) report(ctx context.Context, code, text string, after time.Duratio
 	case !isOpen && p.now.Sub(known.since) < after, isOpen && sameText, p.now.Sub(known.written) < rewriteEvery:
 		return nil
 	case !isOpen:
-		if exists {
-			a.Opened = append(a.Opened[max(0, len(a.Opened)-1):], a.OpenedAt)
-		}
-		a.Since, a.OpenedAt, a.Closed, a.Acknowledged = task.At(known.since), task.At(p.now), nil, nil
-		a.Openings++
+		reopen(&a, known.since, p.now)
 	}
 
 	known.written = p.now
-	a.Text, a.Notify = text, p.cluster.AlertReceivers
+	a.Text, a.Notify, a.Labels = text, p.cluster.AlertReceivers, labelsOf(code)
 
 	return p.cfg.Store.PutClusterAlert(ctx, p.fence, a)
+}
+
+// reopen opens the alert about a problem of the cluster, or opens it again.
+func reopen(a *task.Alert, since, now time.Time) {
+	if a.Openings > 0 {
+		a.Opened = append(a.Opened[max(0, len(a.Opened)-1):], a.OpenedAt)
+	}
+	a.Since, a.OpenedAt, a.Closed, a.Acknowledged = task.At(since), task.At(now), nil, nil
+	a.Openings++
+}
+
+// labelsOf returns the labels of the alert about a problem of the cluster: its severity, if that is not the default one.
+func labelsOf(code string) map[string]string {
+	switch {
+	case task.IsCriticalWarning(code), code == task.WarnShardsUnowned, code == task.WarnUnreadable:
+		return map[string]string{task.LabelSeverity: "critical"}
+	case slices.Contains(task.LeaderWarnings, code):
+		return nil
+	}
+
+	return map[string]string{task.LabelSeverity: "warning"}
 }
 
 // joinSome joins the first of some texts, and counts the others. Equal texts are named once.

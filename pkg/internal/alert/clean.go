@@ -53,6 +53,9 @@ func short(s string) string { return OneLine(cutBytes(s, maxShort)) }
 // OneLine returns a clean text without line breaks, and with single spaces between its words.
 func OneLine(s string) string { return strings.Join(strings.Fields(Clean(s)), " ") }
 
+// Shorten returns a text as one line of at most so many bytes.
+func Shorten(s string, most int) string { return cutBytes(OneLine(s), most) }
+
 // lastLine returns the last line of a text that is not empty.
 func lastLine(s string) string {
 	lines := strings.Split(Clean(s), "\n")

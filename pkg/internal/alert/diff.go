@@ -116,6 +116,14 @@ func Diff(in *Input) Decision {
 		changed = true
 	}
 
+	// An outage is over when receivers are told of it, so nothing follows when its alert closes.
+	for i := range in.Alerts {
+		if a := &in.Alerts[i]; isPast(a.Alert) && hasKey(addKeys(s.Delivered, s.Uncertain), a.Key) {
+			told := task.AlertKeys{a.Key}
+			s.Delivered, s.Uncertain, changed = removeKeys(s.Delivered, told), removeKeys(s.Uncertain, told), true
+		}
+	}
+
 	// Few are open again, so all of them can be in Delivered. Those that only counted as delivered are told once more.
 	if s.Horizon != 0 && open <= in.Limits.Keys/2 {
 		s.Horizon, s.HorizonAt, changed = 0, task.Time{}, true
@@ -134,6 +142,11 @@ func Diff(in *Input) Decision {
 	}
 
 	return d
+}
+
+// isPast reports whether an alert is about an outage, and closed.
+func isPast(a *task.Alert) bool {
+	return a.Kind == task.AlertCluster && a.Code == task.WarnOutage && !a.IsOpen()
 }
 
 // writeMessage makes a message of what is due.

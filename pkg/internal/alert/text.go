@@ -32,6 +32,7 @@ const (
 	maxLine      = 300 // bytes of a line that a task has written
 	maxShortLine = 120 // the same, in a text about several alerts
 	maxCounted   = 5   // namespaces with their counts
+	maxProblem   = 600 // bytes of the text of a problem of the cluster
 )
 
 // word returns the word for an alert of the message.
@@ -305,6 +306,9 @@ func (w *writer) linesOf(item *Item) []line {
 		}
 		if item.Task != nil {
 			lines = append(lines, line{cutBytes(firstLine(item.Task.Description), maxLine), 5})
+		}
+		if text := Shorten(a.Text, maxProblem); !strings.Contains(w.title, text) {
+			lines = append(lines, line{text, 4}) // the title has only its beginning
 		}
 		lines = append(lines, line{w.detailLine(item), 3}, line{w.nextLine(item), 3})
 	}

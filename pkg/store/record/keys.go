@@ -180,6 +180,9 @@ func (k Keys) SentTo(receiver Ref) string {
 	return k.SentIn(receiver.Namespace) + receiver.Name
 }
 
+// Heartbeat is the key with the time at which a leader was last able to write.
+func (k Keys) Heartbeat() string { return k.Alerts() + "heartbeat" }
+
 // Silences is the prefix of all silences.
 func (k Keys) Silences() string { return k.Alerts() + "silences/" }
 
