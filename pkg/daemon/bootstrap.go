@@ -46,7 +46,11 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		}
 
 		cfg := embedded.Config{
-			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.http.waitForMembers,
+			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"),
+			Waiting: func(missing []string) {
+				n.http.waitForMembers(missing)
+				n.env.alarm.noteMembers(missing)
+			},
 		}
 		if cfg.Peers = n.cfg.peersConfig(); cfg.Peers != nil {
 			cfg.Name = n.cfg.Name
@@ -74,9 +78,10 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 // etcdWaiter repeats operations until etcd answers, and meanwhile reports what the node
 // waits for. It logs once that it waits.
 type etcdWaiter struct {
-	cfg  Config
-	http *httpServer
-	log  *zap.Logger
+	cfg   Config
+	http  *httpServer
+	alarm *alarmCommand
+	log   *zap.Logger
 }
 
 // untilReached calls try every second until it succeeds. Errors about the version of etcd, or about
@@ -84,6 +89,9 @@ type etcdWaiter struct {
 func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 	for logged := false; ; logged = true {
 		err := try()
+		if err == nil {
+			w.alarm.noteStart(alarmFacts{})
+		}
 		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, store.ErrFormat) || errors.Is(err, task.ErrInvalid) {
 			return err
 		}
@@ -95,6 +103,7 @@ func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 		}
 
 		w.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
+		w.alarm.noteStart(startingAlarm(err))
 
 		if !clock.Sleep(ctx, time.Second) {
 			return ctx.Err()
@@ -140,6 +149,7 @@ func (n *Node) bootstrapCluster(ctx context.Context) error {
 			n.log.Info("there is no cluster yet; waiting for a node with the role api to create it", zap.Strings("roles", n.cfg.Roles))
 		}
 
+		n.env.alarm.noteStart(alarmFacts{alarmNoSession, "there is no cluster yet: a node with the role api creates it"})
 		n.http.setStartupStatus("there is no cluster yet: it waits for a node with the role api to create it")
 
 		if !clock.Sleep(ctx, time.Second) {

@@ -271,6 +271,9 @@ func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, 
 
 	e.serviceManager = systemd.NewNotifier(cfg.DrainTimeout.Std(), log)
 
+	e.alarm = newAlarmCommand(&cfg, e.withDefaults().Now, log)
+	defer startAlarm(ctx, e.alarm)()
+
 	return e.serviceManager.ReportWhile(ctx, func() error {
 		for {
 			err := e.runOnce(ctx, cfg, log, started)
@@ -356,6 +359,7 @@ type Environment struct {
 	HTTP executor.AttemptRunner
 
 	serviceManager *systemd.Notifier // nil: none
+	alarm          *alarmCommand     // nil: none
 	inherited      systemd.Sockets   // sockets of the service manager on which the API listens
 }
 

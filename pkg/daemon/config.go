@@ -78,6 +78,10 @@ type Config struct {
 	Mail     bool     `json:"mail"`
 	MailTo   []string `json:"mail_to"` // patterns of addresses; nil: all
 
+	// AlarmCommand is the absolute path of a program that the node runs as the default user while it can neither fire nor
+	// send messages about alerts, and when that is over; "": none.
+	AlarmCommand string `json:"alarm_command"`
+
 	// Sinks of audit records, in addition to etcd, which keeps them for 30 days.
 	AuditFile   string `json:"audit_file"`   // a file with a JSON object in each line
 	AuditSyslog bool   `json:"audit_syslog"` // the host's syslog, facility auth
@@ -241,6 +245,9 @@ func (c *Config) Validate() error {
 	if err := c.validateAuditFile(); err != nil {
 		return err
 	}
+	if err := c.validateAlarmCommand(); err != nil {
+		return err
+	}
 	if err := cgroup.CheckSetting(c.Cgroup); err != nil {
 		return task.Invalid(task.CodeBadValue, "cgroup", "%s", err)
 	}
@@ -260,9 +267,9 @@ func (c *Config) taskUser() string {
 	return c.DefaultUser
 }
 
-// validateDefaultUser checks that attempts can run as the default user, if any run here.
+// validateDefaultUser checks that attempts and the alarm command can run as the default user, if any run here.
 func (c *Config) validateDefaultUser() error {
-	if !slices.Contains(c.Roles, task.RoleExecutor) {
+	if !slices.Contains(c.Roles, task.RoleExecutor) && c.AlarmCommand == "" {
 		return nil
 	}
 	if err := process.CheckDefaultUser(c.taskUser()); err != nil {
@@ -309,6 +316,26 @@ func (c *Config) validateAuditFile() error {
 	if c.AuditFile != "" && !filepath.IsAbs(c.AuditFile) {
 		return task.Invalid(task.CodeBadValue, "audit_file", "%s is not an absolute path", task.Quote(c.AuditFile))
 	}
+	return nil
+}
+
+// validateAlarmCommand checks alarm_command.
+func (c *Config) validateAlarmCommand() error {
+	if c.AlarmCommand == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.AlarmCommand) {
+		return task.Invalid(task.CodeBadValue, "alarm_command", "%s is not an absolute path", task.Quote(c.AlarmCommand))
+	}
+
+	info, err := os.Stat(c.AlarmCommand)
+	switch {
+	case err != nil:
+		return task.Invalid(task.CodeBadValue, "alarm_command", "%v", err)
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return task.Invalid(task.CodeBadValue, "alarm_command", "%s is not an executable file", task.Quote(c.AlarmCommand))
+	}
+
 	return nil
 }
 

@@ -52,6 +52,13 @@ func TestConfig_RefusesWhatCannotBe(t *testing.T) {
 		{"http_allow[0]", func(c *daemon.Config) { c.HTTPAllow = []string{"http://127.0.0.1"} }},
 		{"sendmail", func(c *daemon.Config) { c.Sendmail = "sendmail" }},
 		{"mail_to[1]", func(c *daemon.Config) { c.MailTo = []string{"*@example.com", "[a"} }},
+		{"alarm_command", func(c *daemon.Config) { c.AlarmCommand = "page" }},
+		{"alarm_command", func(c *daemon.Config) { c.AlarmCommand = "/nonexistent/page" }},
+		{"alarm_command", func(c *daemon.Config) { c.AlarmCommand = "/etc/passwd" }},
+		{"alarm_command", func(c *daemon.Config) { c.AlarmCommand = "/etc" }},
+		{"default_user", func(c *daemon.Config) {
+			c.Roles, c.AlarmCommand, c.DefaultUser = []string{"api"}, "/bin/true", "no-such-user"
+		}},
 		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = nil }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.Embedded = true }},
 		{"etcd_endpoints", func(c *daemon.Config) { c.EtcdEndpoints = []string{"nonsense"} }},

@@ -190,7 +190,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	// The revisions are observed from the first answer on: a lower revision than the former process has seen
 	// must be detected before anything is written.
 	n.revisions = etcdhistory.NewRevisions(n.former.Revision)
-	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
+	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, alarm: env.alarm, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -215,7 +215,12 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 		return nil, err
 	}
 
-	return n, n.connectParts(ctx)
+	if err := n.connectParts(ctx); err != nil {
+		return nil, err
+	}
+	env.alarm.watchNode(n)
+
+	return n, nil
 }
 
 // connectParts creates the components and connects them. It starts none of them.
@@ -446,6 +451,8 @@ func (n *Node) EtcdEndpoints() string {
 
 // Close releases everything that Start acquired. Run must have returned. Close may be called more than once.
 func (n *Node) Close() {
+	n.env.alarm.forgetNode()
+
 	if n.http != nil {
 		n.http.close()
 	}

@@ -93,6 +93,7 @@ type presence struct {
 	fence    kv.Fence      // the node's key under that session
 	draining bool          // the process stops
 	told     task.Node     // the last record that was written to etcd
+	failed   error         // the error of the last write of the node's record, or of the last try to join
 	watchers []wake.Signal // sent when the session changes
 }
 
@@ -130,6 +131,20 @@ func (p *presence) setSession(s *kv.Session, f kv.Fence) {
 	for _, signal := range p.watchers {
 		signal.Send()
 	}
+}
+
+// noteWrite notes how the last write of the node's record ended.
+func (p *presence) noteWrite(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = err
+}
+
+// writeError returns the error of the last write of the node's record, or of the last try to join; nil if it has succeeded.
+func (p *presence) writeError() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
 }
 
 // isDraining reports whether startDrain was called.
@@ -238,6 +253,7 @@ func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) e
 		// news is a change for which others wait or on which they act. Load and clock are not: they change all the time.
 		n := p.nodeRecord()
 		err := p.store.Announce(ctx, f, n, s.Lease())
+		p.noteWrite(err)
 		news := n.State != told.State || n.Ineligible != told.Ineligible || n.Froze != told.Froze || !slices.Equal(n.Blocked, told.Blocked)
 
 		switch {
@@ -295,6 +311,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
 		s, f, holder, err := p.tryJoin(ctx)
+		p.noteWrite(err)
 		switch {
 		case err == nil:
 			return s, f, nil

@@ -45,6 +45,7 @@ func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.Sendmail, "sendmail", c.Sendmail, "absolute path of the program that sends the output of tasks with output.mail")
 	f.BoolVar(&c.Mail, "mail", c.Mail, "send the output of tasks with output.mail")
 	f.Var((*list)(&c.MailTo), "mail-to", "comma-separated patterns of the addresses that may get output, such as *@example.com (default all)")
+	f.StringVar(&c.AlarmCommand, "alarm-command", c.AlarmCommand, "absolute path of a program that the node runs as --default-user when etcd, its session or the leader has been missing for a minute, every 15 minutes, and when that is over; see CARILLON_ALARM_TEXT")
 	f.StringVar(&c.AuditFile, "audit-file", c.AuditFile, "absolute path of a file to which the node also appends all audit records of the cluster, one JSON object a line")
 	f.BoolVar(&c.AuditSyslog, "audit-syslog", c.AuditSyslog, "also send all audit records of the cluster to the host's syslog, facility auth")
 	f.BoolVar(&c.Embedded, "embedded", c.Embedded, "run an etcd member in this process")
