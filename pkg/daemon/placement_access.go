@@ -23,12 +23,15 @@ import (
 // records of their namespaces when it starts their runs.
 func (c *Config) knowsAccess() bool { return c.servesAPI() || c.hasSchedulerRole() }
 
-// knownNamespaces returns the records of the namespaces as the watch last reported them, or nil before they are loaded.
+// knownNamespaces returns the records of the namespaces as the watch last reported them. It returns nil before they are
+// loaded, and while they are older than the node's last join: a node that was cut off may get its shards back before its
+// watch is resumed, and must not decide by what held before (G29).
+//
 // They are never newer than the limits of nodes that the fleet was set by: a namespace that is restricted to nodes with
 // a label, after others were forbidden to have it, has no run on those.
 func (n *Node) knownNamespaces() scheduler.Namespaces {
 	v := n.placedBy.Load()
-	if v == nil || v.Fence == 0 {
+	if v == nil || v.Fence == 0 || v.Fence < n.presence.access.Load() {
 		return nil
 	}
 

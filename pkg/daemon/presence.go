@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -87,6 +88,8 @@ type presence struct {
 	stall       *stallMonitor // called after each announcement that succeeded
 
 	announce wake.Signal // received when the record must be announced at once
+
+	access atomic.Int64 // the mod revision that the fence of the access records had before the last join
 
 	mu       sync.Mutex
 	session  *kv.Session   // nil: none
@@ -398,6 +401,12 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 		return nil, f, nil, err
 	}
 
+	// Under the new session, the node decides by access records that are at least as new as these (see knownNamespaces).
+	access, err := p.store.FenceRevision(ctx)
+	if err != nil {
+		return nil, f, nil, err
+	}
+
 	// The session must not end with ctx: writes under it follow until the node has left.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
 		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.checkAlive, Logger: p.log})
@@ -421,6 +430,7 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 
 	p.record.joinedWith(there.Record())
 	p.logAnnounced(n)
+	p.access.Store(access)
 
 	return s, f, nil, nil
 }

@@ -28,6 +28,20 @@ import (
 // The writes never share a request with others: all writes of the API compare the fence.
 type Access struct{ *conn }
 
+// FenceRevision returns the mod revision of the fence of the access records; 0: there is none. Who has a copy of the records with
+// this fence, or with a later one, has everything that was written before the call, except for tokens.
+func (s Access) FenceRevision(ctx context.Context) (int64, error) {
+	fence, err := s.getOne(ctx, s.keys.Fence())
+	if err != nil {
+		return 0, fmt.Errorf("read the fence of the access records: %w", err)
+	}
+	if fence == nil {
+		return 0, nil
+	}
+
+	return fence.ModRevision, nil
+}
+
 // PutRole writes a role over the one that was read at mod revision mod (0: there was none),
 // and returns its revision. now limits how often the fence is written: task.ErrTooMany if it
 // was written too often within the last second. task.ErrConflict if the role has changed.

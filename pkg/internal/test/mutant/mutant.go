@@ -47,6 +47,7 @@ const (
 	Simulation    = "simulation"    // TestMutants_AreCaught of package sim
 	Lists         = "lists"         // TestMutants_OfListsAreCaught of package sim
 	Authorization = "authorization" // TestMutants_OfAuthorizationAreCaught of package authority
+	Stories       = "stories"       // a story of package sim, which names the mutant
 )
 
 // hunk changes one place of the source, or adds declarations to the package of the hunk before it.
