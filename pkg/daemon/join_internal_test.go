@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
@@ -204,32 +207,77 @@ func TestJoin_BringsTheRecordThatItCompared(t *testing.T) {
 	}
 }
 
+// startAfter returns a node that starts on the data directory of a former instance i1 of n1, or on a copy of it.
+func (j *joiner) startAfter() *presence {
+	return &presence{
+		store: j.store, former: datadir.Record{Instances: []string{"i1"}}, node: task.Node{Name: "n1", Instance: "c1"}, ttl: j.ttl, log: j.log, env: j.env,
+	}
+}
+
 // A node that is started on a copy of a data directory leaves the original alone.
 func TestJoin_WaitsForTheOriginalOfACopiedDirectory(t *testing.T) {
-	original := newJoiner(t)
-	s, _, err := original.joinCluster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		original := newJoiner(t)
+		s, f, err := original.joinCluster(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
 
-	var elapsed time.Duration // the clone waits longer than a lease from its second look on
-	clone := &presence{
-		store: original.store, former: datadir.Record{Instances: []string{"i1"}}, node: task.Node{Name: "n1", Instance: "c1"},
-		ttl: original.ttl, log: original.log, env: Environment{Now: func() time.Time {
-			elapsed += 13 * time.Second
-			return time.Now().Add(elapsed)
-		}},
-	}
+		held, stop := context.WithCancel(t.Context())
+		var holding sync.WaitGroup
+		holding.Go(func() {
+			for clock.Sleep(held, announceEvery) {
+				if err := original.store.Announce(held, f, original.nodeRecord(), s.Lease()); err != nil && held.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
 
-	if err := clone.awaitFormerGone(t.Context()); err == nil || !strings.Contains(err.Error(), "a copy cannot run beside the original") {
-		t.Errorf("beside the original: %v", err)
-	}
-	if holder, err := original.other.Node(t.Context(), "n1"); err != nil || holder.Instance != "i1" || clone.isOurs(&holder) {
-		t.Errorf("the original was removed: %+v, %v", holder, err)
-	}
+		clone := original.startAfter()
+		if err := clone.awaitFormerGone(t.Context()); err == nil || !strings.Contains(err.Error(), "a copy cannot run beside the original") {
+			t.Errorf("beside the original: %v", err)
+		}
+		if holder, err := original.other.Node(t.Context(), "n1"); err != nil || holder.Instance != "i1" || clone.isOurs(&holder) {
+			t.Errorf("the original was removed: %+v, %v", holder, err)
+		}
 
-	original.revokeLease(t.Context(), s)
-	if err := clone.awaitFormerGone(t.Context()); err != nil {
-		t.Errorf("without the original: %v", err)
-	}
+		stop()
+		holding.Wait()
+		original.revokeLease(t.Context(), s)
+		if err := clone.awaitFormerGone(t.Context()); err != nil {
+			t.Errorf("without the original: %v", err)
+		}
+	})
+}
+
+// The lease of a daemon that was killed lasts longer than its TTL if etcd has no leader for a while. An announcement of the daemon may
+// have been on its way. Its directory is no copy.
+func TestJoin_WaitsForALeaseThatLastsLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoiner(t)
+		began := time.Now()
+		lease, err := j.other.Client().Grant(t.Context(), 60)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := task.Node{Name: "n1", Instance: "i1", Clock: task.At(began)}
+		p, err := j.other.Present(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _, err := j.other.Register(t.Context(), n, lease.ID, p.Record())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		time.AfterFunc(3*time.Second, func() {
+			n.Clock = task.At(began.Add(time.Second))
+			if err := j.other.Announce(t.Context(), f, n, lease.ID); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := j.startAfter().awaitFormerGone(t.Context()); err != nil || time.Since(began) < time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
 }

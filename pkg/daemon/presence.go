@@ -351,27 +351,31 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 
 // awaitFormerGone returns when no former instance of the data directory is present any more. Usually it returns at once,
 // because the lock of the directory proves that they are dead. After a restart of the machine, it waits until the key of
-// the former instance expires with its lease. If the key remains, the instance is alive, so this directory is a copy, and
+// the former instance expires with its lease. If the instance announces itself, it is alive, so this directory is a copy, and
 // awaitFormerGone returns an error.
+//
+// Time alone would not tell: a lease lasts longer if etcd has no leader for a while. A single announcement may have been on its
+// way when the instance died.
 func (p *presence) awaitFormerGone(ctx context.Context) error {
 	if p.proven {
 		return nil
 	}
 
-	found, lost := time.Time{}, time.Time{} // when the instance was first seen, and when etcd last failed to answer
-	for {
+	var announced task.Time // by the clock of the former instance
+	for found := 0; ; {
 		holder, err := p.store.Node(ctx, p.node.Name)
-		switch now := p.env.Now(); {
+		switch {
 		case errors.Is(err, task.ErrNotFound), err == nil && !p.isFormer(&holder):
 			return nil
-		case err != nil:
-			lost = now // the lease may be extended while etcd has no leader
-		case found.IsZero():
-			found = now
-			p.log.Warn("a former instance of this data directory is present; waiting for one lease", zap.String("instance", holder.Instance), zap.String("at", holder.Address))
-		case now.Sub(found) > p.ttl+2*time.Second && now.Sub(lost) > p.ttl+2*time.Second:
+		case err != nil || found > 0 && holder.Clock.Equal(announced.Time): // look again
+		case found == maxFormerAnnouncements:
 			return fmt.Errorf("node %s already runs as instance %s at %s, and this is a copy of its data directory: a copy cannot run beside the original; "+
 				"give this node an empty data directory and another name, or stop the original", p.node.Name, holder.Instance, holder.Address)
+		default:
+			if found++; found == 1 {
+				p.log.Warn("a former instance of this data directory is present; waiting for the end of its lease", zap.String("instance", holder.Instance), zap.String("at", holder.Address))
+			}
+			announced = holder.Clock
 		}
 
 		if !clock.Sleep(ctx, 500*time.Millisecond) {
@@ -379,6 +383,10 @@ func (p *presence) awaitFormerGone(ctx context.Context) error {
 		}
 	}
 }
+
+// maxFormerAnnouncements is how many different records of a former instance may be read if the instance is dead: the first one,
+// and one that was on its way when it died.
+const maxFormerAnnouncements = 2
 
 // tryJoin opens a session and tries once to register. If another instance holds the name, holder is its record. After an
 // error no session is left.
