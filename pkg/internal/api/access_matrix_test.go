@@ -301,7 +301,7 @@ func (w *matrixWorld) operations() map[string]operation {
 		"create-silence": {body: `{"glob":"NAME","for":"1h","reason":"NAME"}`, before: w.task}, "end-silence": {before: w.silence},
 		"list-alert-rules": {}, "get-alert-rule": {before: w.alertRule}, "set-alert-rule": {body: `{"alerts":{}}`}, "delete-alert-rule": {before: w.alertRule},
 		"test-receiver": {before: w.receiverOf}, "acknowledge-cluster-alert": {before: func(*matrixCell) {
-			w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"})
+			w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks", Since: task.At(w.clock.now())})
 		}},
 
 		"create-task": {body: aTask}, "apply-task": {body: aTask}, "apply-tasks": {body: aTask + "\n", kind: "application/x-ndjson", once: true},

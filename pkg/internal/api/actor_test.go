@@ -97,7 +97,9 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "dismiss-run", method: "POST", path: runs + id(2, "") + "/dismiss", before: isDead, deletes: true, records: 2}, // marks it, and then deletes it
 
 		{id: "acknowledge-alert", method: "POST", path: tasks + "/a/alerts/failures/acknowledge", before: func() { w.alertOf("default", "a", task.AlertFailures) }},
-		{id: "acknowledge-cluster-alert", method: "POST", path: "/v1/cluster/alerts/not_evaluated/acknowledge", before: func() { w.put(k.ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"}) }},
+		{id: "acknowledge-cluster-alert", method: "POST", path: "/v1/cluster/alerts/not_evaluated/acknowledge", before: func() {
+			w.put(k.ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks", Since: task.At(w.clock.now())})
+		}},
 		{id: "create-silence", method: "POST", path: "/v1/namespaces/default/silences", body: `{"glob":"a","for":"1h","reason":"a move"}`},
 		{id: "end-silence", method: "DELETE", path: "/v1/namespaces/default/silences/SILENCE", before: func() {
 			list, err := w.Alerts.Silences(ctx, "default")

@@ -235,12 +235,28 @@ func TestAlerts_AreAcknowledgedByOnePerson(t *testing.T) {
 		t.Error(e)
 	}
 
-	w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks"})
+	w.put(w.store.Keys().ClusterAlert("not_evaluated"), task.Alert{Text: "3 tasks", Since: task.At(w.clock.now())})
 	_, err = bob.Alerts.AcknowledgeCluster(ctx, "not_evaluated")
 	wantError(t, err, nil, client.CodeForbidden)
 	got, err := w.Alerts.AcknowledgeCluster(ctx, "not_evaluated")
 	if err != nil || got.FullName() != "cluster:not_evaluated" || got.Acknowledged == nil || got.Text != "3 tasks" {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// The record of an alert may be one of a newer version. An acknowledgement must not replace it.
+func TestAlerts_AreNotAcknowledgedIfTheyCannotBeRead(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	key := w.store.Keys().Alert(ref("default", "sync"), task.AlertFailures)
+	w.put(key, `{"since":`)
+
+	_, err := w.Alerts.Acknowledge(ctx, "default", "sync", task.AlertFailures)
+	wantError(t, err, nil, client.CodeUnreadable)
+
+	res, err := w.etcd.Get(ctx, key)
+	must(t, err)
+	if got := string(res.Kvs[0].Value); got != `{"since":` {
+		t.Errorf("the record is %s", got)
 	}
 }
 

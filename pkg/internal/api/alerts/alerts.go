@@ -190,6 +190,10 @@ func (h *Handlers) acknowledge(c *httpapi.Call, ref record.Ref, read func() (tas
 			return err
 		}
 
+		if a.Since.IsZero() { // only the key is known, and the write would replace the rest
+			return httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "the record of alert %s cannot be read", a.FullName()).
+				WithHint("a newer version of Carillon may have written it; ask a node of that version")
+		}
 		if !a.IsOpen() {
 			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "alert %s was closed at %s: %s", a.FullName(), a.Closed.At.Format(time.RFC3339), a.Closed.Why).
 				WithHint("nobody has to work on it")
