@@ -445,6 +445,7 @@ func (v *evaluation) apply(now time.Time) {
 
 	t.readAt, t.alerts, t.ends, t.isJudged = now, v.job.alerts, v.job.ends, o.isJudged()
 	rests := true // the row says something else than the records
+	isPaused := false
 
 	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
 		w.NotMet = t.notMet()
@@ -462,6 +463,7 @@ func (v *evaluation) apply(now time.Time) {
 		}
 
 		rests = s.rowDiffers(w, t, now)
+		isPaused = w.Row.Flags.Has(readmodel.Paused)
 	})
 
 	// A write that was not answered may have been applied, or may be later. So the alerts of the shard are read again.
@@ -483,6 +485,9 @@ func (v *evaluation) apply(now time.Time) {
 		t.readAgain = now.Add(readPause)
 	case rests:
 		t.readAgain = now.Add(refreshEvery)
+		if isPaused { // the row stays the same when a person pauses a task that was paused after failures
+			t.readAgain = now.Add(unknownPause)
+		}
 		if !o.next.IsZero() {
 			t.readAgain = earlier(t.readAgain, o.next)
 		}

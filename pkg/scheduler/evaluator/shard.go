@@ -24,8 +24,8 @@ const (
 	// refreshEvery is how often the alerts of a shard, and each task with an alert, are read although nothing shows that they have
 	// changed. A write whose answer was lost may have been applied long after it was sent.
 	refreshEvery = 15 * time.Minute
-	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell. If its
-	// row changes, it is read at once.
+	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell, or that is
+	// paused and has an open alert. If its row changes, it is read at once.
 	readPause    = 15 * time.Second
 	unknownPause = time.Minute
 	// maxResting is how many tasks are remembered that need not be read yet.

@@ -98,6 +98,10 @@ type pausedTask struct {
 	current []task.Alert
 }
 
+func (p *pausedTask) AlertsOfShards(_ context.Context, shards []int) (map[int][]task.Alert, error) {
+	return map[int][]task.Alert{shards[0]: p.current}, nil
+}
+
 func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
 	r, err := p.failingTasks.ReadToEvaluate(ctx, refs)
 	r.Tasks[0].Entry, r.Tasks[0].Alerts = &p.entry, p.current
@@ -116,13 +120,13 @@ func (p *pausedTask) AlertFactsAt(context.Context, record.Ref, int64, *store.Ale
 func (p *pausedTask) PutAlert(_ context.Context, _ store.Fences, w *store.AlertWrite) (int64, error) {
 	a := w.Alert
 	a.ID, a.Mod = 101, 101
-	p.current = append(p.current, a)
+	p.current = []task.Alert{a}
 
 	return 101, nil
 }
 
 // The row of a task that was paused after failures looks as if its open alert had to close. Its records say that it stays, so the task
-// is evaluated.
+// is evaluated. When a person pauses it, too, the row stays the same, and the alert closes.
 func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 	t.Parallel()
 
@@ -147,6 +151,13 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 			if n := e.NotEvaluated(); n != 0 || len(p.current) != 1 || !p.current[0].IsOpen() {
 				t.Fatalf("after %d minutes, %d tasks are not evaluated; the alerts are %+v", minute+1, n, p.current)
 			}
+		}
+
+		p.entry.Own.Pauses = append(p.entry.Own.Pauses, task.Pause{By: "user:ann"})
+		time.Sleep(2 * unknownPause)
+		synctest.Wait()
+		if a := p.current[0]; a.IsOpen() || a.Closed.Why != task.AlertPaused {
+			t.Errorf("after a pause by a person, the alert is %+v", a)
 		}
 	})
 }
