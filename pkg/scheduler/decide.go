@@ -498,7 +498,8 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
 			// The first tick's room is part of the reservation above.
 			complete = false
-		case t.HasRun(id): // the run exists already; only record its tick as decided
+		case t.HasRun(id): // the run exists already; only record its tick as decided (see decideTicks)
+			p.endSpan(t)
 		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
 			// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
 			// runs.

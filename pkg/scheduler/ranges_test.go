@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,31 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 
 	if len(h.state.skippedSpans) != 0 {
 		t.Error("the range of a task that is gone is remembered")
+	}
+}
+
+// A range does not grow over a tick whose run somebody else has queued, on time or late.
+func TestRange_EndsAtATickWhoseRunExists(t *testing.T) {
+	t.Parallel()
+
+	for _, at := range []float64{240, 299} {
+		w := newWorld(t, "n1")
+		h := w.work("n1")
+		w.create("a", cronned("0 * * * * *"))
+		for _, s := range []float64{60, 120, 180} {
+			h.decide(s)
+		}
+
+		st, err := w.store.Task(w.ctx, ref("a"))
+		w.ok(err)
+		w.put(w.store.Keys().Queued(ref("a"), task.RunID(sec(240), st.Task.UID)), "{") // as of a newer version
+		h.see()
+		h.decide(at)
+		h.decide(300)
+
+		if got := w.story("a"); !slices.Contains(got, "+120..+180 skipped 2 overlap") || !slices.Contains(got, "+300 skipped overlap") {
+			t.Errorf("decided at %v: %q", at, got)
+		}
 	}
 }
 
