@@ -19,6 +19,7 @@ const DefaultPrefix = "/carillon"
 type Keys struct {
 	root string // ends in /
 	AccessKeys
+	AlertKeys
 }
 
 // NewKeys returns the keys below prefix, which must begin with '/' and must not end with it.
@@ -31,7 +32,7 @@ func NewKeys(prefix string) (Keys, error) {
 
 	root := prefix + "/"
 
-	return Keys{root: root, AccessKeys: AccessKeys{root: root}}, nil
+	return Keys{root: root, AccessKeys: AccessKeys{root: root}, AlertKeys: AlertKeys{root: root}}, nil
 }
 
 // Root is the prefix of all keys.
@@ -141,42 +142,47 @@ func (k Keys) Dead(r Ref) string {
 // DeadRun is the key of a dead run.
 func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 
+// AlertKeys builds the keys of alerts, of what was sent to their receivers, and of silences. Keys embeds it.
+type AlertKeys struct{ root string }
+
 // Alerts is the prefix of everything about alerts: the alerts of each shard, those of the cluster, what was sent to
 // receivers, and silences. It is not below Shards, so owners neither load nor watch it.
-func (k Keys) Alerts() string { return k.root + "alerts/" }
+func (k AlertKeys) Alerts() string { return k.root + "alerts/" }
 
 // AlertsIn is the prefix of the alerts of a shard.
-func (k Keys) AlertsIn(shard int) string { return k.Alerts() + ShardName(shard) + "/" }
+func (k AlertKeys) AlertsIn(shard int) string { return k.Alerts() + ShardName(shard) + "/" }
 
 // AlertsOf is the prefix of the alerts of a task.
-func (k Keys) AlertsOf(r Ref) string { return k.AlertsIn(r.Shard) + r.Namespace + "/" + r.Name + "/" }
+func (k AlertKeys) AlertsOf(r Ref) string {
+	return k.AlertsIn(r.Shard) + r.Namespace + "/" + r.Name + "/"
+}
 
 // Alert is the key of an alert of a task.
-func (k Keys) Alert(r Ref, kind task.AlertKind) string { return k.AlertsOf(r) + string(kind) }
+func (k AlertKeys) Alert(r Ref, kind task.AlertKind) string { return k.AlertsOf(r) + string(kind) }
 
 // moreAlerts stands for the name of a task in the keys of AlertsMore. It is not a valid name.
 const moreAlerts = "~more"
 
 // AlertsMore is the key that counts the alerts of a shard and a namespace for one receiver, NAMESPACE/NAME, that have no
 // record of their own.
-func (k Keys) AlertsMore(shard int, namespace, receiver string) string {
+func (k AlertKeys) AlertsMore(shard int, namespace, receiver string) string {
 	return k.AlertsIn(shard) + namespace + "/" + moreAlerts + "/" + receiver
 }
 
 // ClusterAlerts is the prefix of the alerts about the cluster.
-func (k Keys) ClusterAlerts() string { return k.Alerts() + "cluster/" }
+func (k AlertKeys) ClusterAlerts() string { return k.Alerts() + "cluster/" }
 
 // ClusterAlert is the key of the alert about one problem of the cluster.
-func (k Keys) ClusterAlert(code string) string { return k.ClusterAlerts() + code }
+func (k AlertKeys) ClusterAlert(code string) string { return k.ClusterAlerts() + code }
 
 // SentAlerts is the prefix of what was sent to receivers.
-func (k Keys) SentAlerts() string { return k.Alerts() + "sent/" }
+func (k AlertKeys) SentAlerts() string { return k.Alerts() + "sent/" }
 
 // SentIn is the prefix of what was sent to the receivers of a namespace.
-func (k Keys) SentIn(namespace string) string { return k.SentAlerts() + namespace + "/" }
+func (k AlertKeys) SentIn(namespace string) string { return k.SentAlerts() + namespace + "/" }
 
 // SentTo is the key of what was sent to a receiver.
-func (k Keys) SentTo(receiver Ref) string {
+func (k AlertKeys) SentTo(receiver Ref) string {
 	return k.SentIn(receiver.Namespace) + receiver.Name
 }
 
@@ -184,13 +190,13 @@ func (k Keys) SentTo(receiver Ref) string {
 func (k Keys) Heartbeat() string { return k.Alerts() + "heartbeat" }
 
 // Silences is the prefix of all silences.
-func (k Keys) Silences() string { return k.Alerts() + "silences/" }
+func (k AlertKeys) Silences() string { return k.Alerts() + "silences/" }
 
 // SilencesOf is the prefix of the silences of a namespace.
-func (k Keys) SilencesOf(namespace string) string { return k.Silences() + namespace + "/" }
+func (k AlertKeys) SilencesOf(namespace string) string { return k.Silences() + namespace + "/" }
 
 // Silence is the key of one silence.
-func (k Keys) Silence(namespace, id string) string { return k.SilencesOf(namespace) + id }
+func (k AlertKeys) Silence(namespace, id string) string { return k.SilencesOf(namespace) + id }
 
 // AlertRules is the prefix of all rules of alerts.
 func (k Keys) AlertRules() string { return k.Alerts() + "rules/" }
@@ -213,7 +219,7 @@ func (k Keys) ParseAlertRule(key string) (namespace, name string, ok bool) {
 
 // ParseAlert returns the parts of the key of an alert as the fields of a task.Alert, with its shard, which is -1 for an
 // alert about the cluster. It returns false for every other key.
-func (k Keys) ParseAlert(key string) (a task.Alert, shard int, ok bool) {
+func (k AlertKeys) ParseAlert(key string) (a task.Alert, shard int, ok bool) {
 	rest, below := strings.CutPrefix(key, k.Alerts())
 	parts := strings.Split(rest, "/")
 	if !below || slices.Contains(parts, "") {
@@ -239,7 +245,7 @@ func (k Keys) ParseAlert(key string) (a task.Alert, shard int, ok bool) {
 }
 
 // ParseSentTo returns the receiver in a key of SentTo.
-func (k Keys) ParseSentTo(key string) (receiver string, ok bool) {
+func (k AlertKeys) ParseSentTo(key string) (receiver string, ok bool) {
 	parts, ok := partsBelow(k.SentAlerts(), key)
 	if !ok || len(parts) != 2 {
 		return "", false
@@ -249,7 +255,7 @@ func (k Keys) ParseSentTo(key string) (receiver string, ok bool) {
 }
 
 // ParseSilence returns the namespace and the ID in the key of a silence.
-func (k Keys) ParseSilence(key string) (namespace, id string, ok bool) {
+func (k AlertKeys) ParseSilence(key string) (namespace, id string, ok bool) {
 	parts, ok := partsBelow(k.Silences(), key)
 	if !ok || len(parts) != 2 {
 		return "", "", false
