@@ -175,7 +175,7 @@ func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	}
 	if w.mayShowOutput(item) {
 		if d.Output = lastBytes(strings.TrimSpace(Clean(item.Run.OutputTail)), maxOutput); d.Output == "" {
-			d.Output = cutBytes(OneLine(item.Run.Message), maxOutput)
+			d.Output = cutBytes(messageOf(item.Run), maxOutput)
 		}
 	}
 

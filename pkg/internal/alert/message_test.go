@@ -125,6 +125,21 @@ https://carillon.example.com/ui/tasks/shop/sync
 carillon why -n shop sync`,
 		},
 		{
+			name: "nothing was printed",
+			m: message("12:00", func(m *Message) {
+				item := syncTask()
+				item.Alert.Notify, item.Task.Description = nil, ""
+				item.Run.OutputTail, item.Run.Reason, item.Run.Message = "", task.ReasonExit, "exited with code 1"
+				m.Opened = []Item{item}
+			}),
+			want: `
+FAILED shop/sync: exit 1, 2 in a row, since Tue 24 Nov 01:00 +01:00 (as of 12:00)
+owner team-data | run 20261124T010000.000Z-k3f9 on n2 | last success Tue 24 Nov 00:04
+next: Tue 24 Nov 03:00 +01:00
+https://carillon.example.com/ui/tasks/shop/sync
+carillon why -n shop sync`,
+		},
+		{
 			name: "no success within",
 			m: message("12:00", func(m *Message) {
 				m.PublicURL = ""

@@ -347,7 +347,7 @@ func sizeOf(lines []line) int {
 	return sum
 }
 
-// outputLine returns the last line of the output of the failed run, or what went wrong with it.
+// outputLine returns the last line of the output of the failed run or, without output, what went wrong with it.
 func (w *writer) outputLine(item *Item, most int) string {
 	if !w.mayShowOutput(item) {
 		return ""
@@ -355,10 +355,18 @@ func (w *writer) outputLine(item *Item, most int) string {
 
 	text := lastLine(item.Run.OutputTail)
 	if text == "" {
-		text = OneLine(item.Run.Message)
+		text = messageOf(item.Run)
 	}
 
 	return cutBytes(text, most)
+}
+
+// messageOf returns what went wrong with a run, in one line. It is empty if only its exit code tells: messages have that in any case.
+func messageOf(r *task.Run) string {
+	if r.Reason == task.ReasonExit {
+		return ""
+	}
+	return OneLine(r.Message)
 }
 
 // detailLine returns whom to ask, the run, and when the task last succeeded.
