@@ -117,6 +117,7 @@ const (
 	WarnFewNodesMatch = "few_nodes_match" // fewer nodes than its runs need would take them now
 
 	WarnNoSendmail        = "no_sendmail"         // no node that would take its runs sends mail
+	WarnNobodyNotified    = "nobody_notified"     // its alerts name no receiver
 	WarnNoReceiver        = "no_receiver"         // a receiver of its alerts does not exist, or does not accept them
 	WarnNothingExpected   = "nothing_expected"    // its alerts expect nothing
 	WarnNoSuccessExpected = "no_success_expected" // it never alerts if it does not start

@@ -175,6 +175,8 @@ func Advice(spec *task.Spec, timing task.Timing, now time.Time, longest time.Dur
 	switch {
 	case a.ExpectsNothing():
 		add(task.WarnNothingExpected, "alerts: nothing is expected of the task, so it never alerts; set failures, success_within or success_by")
+	case len(a.Notify) == 0:
+		add(task.WarnNobodyNotified, "alerts.notify: names no receiver, so nobody is notified of the alerts of this task")
 	case a.SuccessWithin == 0 && a.SuccessBy == "" && a.MaxLateness == 0 && !ticks.Manual():
 		add(task.WarnNoSuccessExpected, "alerts: if the task does not start, nobody is notified; set success_within, success_by or max_lateness")
 	}

@@ -12,7 +12,7 @@ import (
 // specOf returns a spec in Berlin.
 func specOf(schedule string, change func(*task.Spec)) *task.Spec {
 	s := task.Defaults()
-	s.Name, s.Schedule, s.Timezone, s.Alerts = "sync", task.Schedules{schedule}, "Europe/Berlin", &task.Alerts{}
+	s.Name, s.Schedule, s.Timezone, s.Alerts = "sync", task.Schedules{schedule}, "Europe/Berlin", &task.Alerts{Notify: []string{"slack"}}
 	change(&s)
 	return &s
 }
@@ -98,6 +98,8 @@ func TestAdvice(t *testing.T) {
 	}{
 		{name: "failures only", schedule: "0 3 * * *", change: func(*task.Spec) {}, want: []string{task.WarnNoSuccessExpected},
 			text: "alerts: if the task does not start, nobody is notified; set success_within, success_by or max_lateness"},
+		{name: "nobody is notified", schedule: "0 3 * * *", change: func(s *task.Spec) { s.Alerts.Notify = nil }, want: []string{task.WarnNobodyNotified},
+			text: "alerts.notify: names no receiver, so nobody is notified of the alerts of this task"},
 		{name: "started by hand", schedule: "@manual", change: func(*task.Spec) {}},
 		{name: "success within", schedule: "0 3 * * *", change: func(s *task.Spec) { s.Alerts.SuccessWithin = task.Duration(time.Hour) }},
 		{name: "nothing", schedule: "0 3 * * *", change: func(s *task.Spec) { s.Alerts.Failures = &off }, want: []string{task.WarnNothingExpected}},

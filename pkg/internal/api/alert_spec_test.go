@@ -116,7 +116,7 @@ func TestAlerts_WriteWarnsAboutATightDeadline(t *testing.T) {
 	})
 
 	codes, texts := w.apply("default/tasks/a", strings.Replace(body, `"action"`, `"labels":{"a":"b"},"action"`, 1))
-	if !slices.Equal(codes, []string{task.WarnTightDeadline}) || !strings.Contains(texts[0], "30m after its deadline: a run took up to 1h 30m") {
+	if !slices.Equal(codes, []string{task.WarnNobodyNotified, task.WarnTightDeadline}) || !strings.Contains(texts[1], "30m after its deadline: a run took up to 1h 30m") {
 		t.Errorf("warnings %q", texts)
 	}
 }
