@@ -23,11 +23,9 @@ export CGO_ENABLED ?= 0
 # the build cache.
 # -buildvcs=false: builds work outside of a checkout, and in one that another user owns. -X sets
 # the version.
-export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false -gcflags=all=-dwarf=false)
-
-# Compilers and linkers run for a few seconds, so they need no garbage collector until they use a
-# gigabyte of memory.
-SHORT_LIVED := GOGC=off GOMEMLIMIT=1GiB
+# -toolexec: compilers and linkers run for a few seconds, so they need no garbage collector until they
+# use a gigabyte of memory. Tests do not get these variables.
+export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -trimpath -buildvcs=false -gcflags=all=-dwarf=false '-toolexec=env GOGC=off GOMEMLIMIT=1GiB')
 
 .PHONY: help
 help: ## List the targets
@@ -41,7 +39,7 @@ help: ## List the targets
 .PHONY: build
 build: ## Build build/carillon
 	@mkdir -p build
-	$(SHORT_LIVED) go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
+	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
 
 .PHONY: run
 run: build ## Run one node with the tasks in examples/ and show them, until Ctrl-C

@@ -29,13 +29,9 @@ if in_memory; then
 	trap 'rm -rf "$TMPDIR"' EXIT
 fi
 
-# Compilers and linkers run for a few seconds, so they need no garbage collector until they use a
-# gigabyte of memory. The variables are not exported, because tests must not have them.
-compile=(-toolexec 'env GOGC=off GOMEMLIMIT=1GiB')
-
 # Tests start etcd as a process. Without this variable, each package with such tests calls the go command.
 mkdir -p build
-CGO_ENABLED=0 go build "${compile[@]}" -o build/test-etcd ./pkg/internal/test/etcd
+CGO_ENABLED=0 go build -o build/test-etcd ./pkg/internal/test/etcd
 export CARILLON_TEST_ETCD=$root/build/test-etcd
 
 # A test that has read this variable runs again if the program has changed, also if its result is cached.
@@ -62,7 +58,7 @@ status=0
 run_tests() {
 	# Do not vet again: lint does this. TEST_FLAGS are words.
 	# shellcheck disable=SC2086
-	go test -vet=off "${compile[@]}" -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
+	go test -vet=off -timeout "${TEST_TIMEOUT:-25m}" ${TEST_FLAGS:-} "$@" 2>&1 | grep --line-buffered -v '\[no test files\]' | tee -a "$log" || ((PIPESTATUS[0] == 0)) || status=1
 }
 
 # has_goroutines DIRECTORY: does a package or its test start goroutines, or synchronize them? If
