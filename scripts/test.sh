@@ -97,8 +97,9 @@ if [[ $target == test ]]; then
 	at_once=$((2 * $(nproc)))
 
 	# The tests of these packages are mostly more seeds and cases of the same kind. All of them run
-	# without the race detector, and a part with it: see package racetest.
-	twice='/pkg/internal/(authority|schedule|test/sim)$'
+	# without the race detector, and a part with it: see package racetest. Of kv/embedded, it is one
+	# test that imports much.
+	twice='/pkg/(internal/(authority|schedule|test/sim)|kv/embedded)$'
 
 	# Start the slowest packages first, so that the others are compiled and tested at the same time.
 	# shellcheck disable=SC2086 # packages are words

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdmain"
 
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -22,9 +21,6 @@ import (
 // race detector.
 const asDaemon = "CARILLON_TEST_AS_DAEMON"
 
-// asEtcd makes the test binary run as an etcd with all its flags.
-const asEtcd = "CARILLON_TEST_AS_ETCD"
-
 // ofFormat makes the program behave as a version that understands no newer record format than this.
 const ofFormat = "CARILLON_TEST_FORMAT"
 
@@ -33,10 +29,6 @@ const ofFormat = "CARILLON_TEST_FORMAT"
 const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asEtcd) != "" {
-		etcdmain.Main(os.Args)
-		return
-	}
 	if socket := os.Getenv(asIntruder); socket != "" {
 		if err := intrude(socket, os.Args[1]); err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)

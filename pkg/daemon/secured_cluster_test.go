@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
@@ -77,19 +78,18 @@ func (s *securedEtcd) endpoint() string { return fmt.Sprintf("https://127.0.0.1:
 
 func (s *securedEtcd) start() {
 	s.t.Helper()
-	exe, err := os.Executable()
+	program, err := kvtest.EtcdPath()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	f := s.pki.files("etcd")
 	peer := fmt.Sprintf("http://127.0.0.1:%d", s.peer)
-	s.cmd = exec.Command(exe, "--name", "e1", "--data-dir", filepath.Join(s.dir, "data"),
+	s.cmd = exec.Command(program, "--name", "e1", "--data-dir", filepath.Join(s.dir, "data"),
 		"--listen-client-urls", s.endpoint(), "--advertise-client-urls", s.endpoint(),
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "e1="+peer,
 		"--cert-file", f.Cert, "--key-file", f.Key, "--trusted-ca-file", f.CA, "--client-cert-auth",
 		"--auth-token", fmt.Sprintf("jwt,pub-key=%[1]s/token-pub,priv-key=%[1]s/token-key,sign-method=ES256,ttl=5s", s.dir), "--bcrypt-cost", "4",
 		"--heartbeat-interval", "10", "--election-timeout", "100", "--log-level", "error")
-	s.cmd.Env = append(os.Environ(), asEtcd+"=1")
 	s.logs = &logBuffer{}
 	s.cmd.Stdout, s.cmd.Stderr = s.logs, s.logs
 	if err := s.cmd.Start(); err != nil {

@@ -1,3 +1,5 @@
+//go:build !race
+
 package embedded
 
 import (
@@ -9,7 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A version of etcd with another default, or with another setting that has one, is noticed here.
+// A version of etcd with another default, or with another setting that has one, is noticed here. No other test needs package embed, and
+// it takes long to compile it and what it imports for the race detector, so this file has a build constraint.
 func TestServerConfig_HasTheDefaultsOfEtcd(t *testing.T) {
 	s := &Server{cfg: Config{Name: "a", Dir: t.TempDir(), Logger: zap.NewNop()}}
 	c := s.serverConfig()

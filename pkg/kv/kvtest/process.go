@@ -98,7 +98,7 @@ var programPath = sync.OnceValues(func() (string, error) {
 		return path, nil
 	}
 
-	path, err := buildProgram()
+	path, err := buildProgram("test-etcd", programPackage)
 	if err != nil {
 		return "", fmt.Errorf("build etcd for tests, or set %s to a program made of %s: %w", programVariable, programPackage, err)
 	}
@@ -106,9 +106,20 @@ var programPath = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// buildProgram builds the program in the directory build of this module. The go command does nothing if the program is
+// EtcdPath returns the path of an etcd with all its flags, as operators run it. It is of the version in go.mod. EtcdPath builds
+// it if it is not up to date.
+func EtcdPath() (string, error) {
+	path, err := buildProgram("etcd", "go.etcd.io/etcd/server/v3")
+	if err != nil {
+		return "", fmt.Errorf("build etcd: %w", err)
+	}
+
+	return path, nil
+}
+
+// buildProgram builds a program in the directory build of this module. The go command does nothing if the program is
 // up to date. A file lock lets the tests of several packages build at the same time.
-func buildProgram() (string, error) {
+func buildProgram(name, pkg string) (string, error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", err
@@ -124,7 +135,7 @@ func buildProgram() (string, error) {
 		return "", err
 	}
 
-	path := filepath.Join(dir, "test-etcd")
+	path := filepath.Join(dir, name)
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
@@ -136,8 +147,8 @@ func buildProgram() (string, error) {
 		return "", err
 	}
 
-	// The program has no race detector: it would make etcd several times slower, and tests of package embedded use it.
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, programPackage)
+	// The programs have no race detector: it would make etcd several times slower, and tests of package embedded use it.
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 
 	if out, err := cmd.CombinedOutput(); err != nil {

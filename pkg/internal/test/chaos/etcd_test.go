@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
 // member is one of etcd's three members: a process, with a link in front of its peer port.
@@ -29,25 +29,9 @@ type member struct {
 	id      uint64
 }
 
-// buildEtcd builds the version of etcd in go.mod, and returns its path. The go command does nothing if it is up to
-// date.
-func buildEtcd(ctx context.Context) (string, error) {
-	path, err := filepath.Abs("../../../../build/etcd")
-	if err != nil {
-		return "", err
-	}
-
-	out, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, "go.etcd.io/etcd/server/v3").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build etcd: %w\n%s", err, out)
-	}
-
-	return path, nil
-}
-
 // startEtcd starts three members on their own addresses.
 func (w *world) startEtcd(ctx context.Context) error {
-	binary, err := buildEtcd(ctx)
+	binary, err := kvtest.EtcdPath()
 	if err != nil {
 		return err
 	}
