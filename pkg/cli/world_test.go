@@ -353,7 +353,7 @@ func putSent(ts *testscript.TestScript, _ bool, args []string) {
 	sent := task.AlertsSent{UID: st.Task.UID}
 	for i := range list {
 		if list[i].Kind == task.AlertKind(args[3]) {
-			sent.Delivered = task.AlertKeys{alert.KeyOf(w.cluster, &list[i]).Short()}
+			sent.Delivered = task.AlertKeys{alert.KeyOf(w.cluster, &list[i])}
 		}
 	}
 	sent.Past = []task.AlertMessage{{Runs: []string{args[1]}, Opened: sent.Delivered, At: at}}

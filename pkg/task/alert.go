@@ -285,7 +285,7 @@ const (
 	LabelSeverity = "severity"
 )
 
-// AlertKeys is a set of alerts by the first 8 bytes of their keys, in ascending order (package alert). In JSON, it is the base64 form of their
+// AlertKeys is a set of alerts by their keys (package alert), in ascending order. In JSON, it is the base64 form of their
 // concatenation.
 type AlertKeys []uint64
 

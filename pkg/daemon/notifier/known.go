@@ -44,7 +44,7 @@ type knownAlert struct {
 }
 
 func newKnownAlert(cluster string, a task.Alert) *knownAlert {
-	known := &knownAlert{Alert: a, key: alert.KeyOf(cluster, &a).Short()}
+	known := &knownAlert{Alert: a, key: alert.KeyOf(cluster, &a)}
 	for _, f := range alert.FormerOf(&a) {
 		known.former = append(known.former, newKnownAlert(cluster, f))
 	}

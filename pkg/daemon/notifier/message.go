@@ -127,7 +127,7 @@ func (p *pass) notAddressed(key uint64) *task.Alert {
 func (p *pass) keysOf(items []*alert.Item) task.AlertKeys {
 	keys := make(task.AlertKeys, len(items))
 	for i, item := range items {
-		keys[i] = alert.KeyOf(p.known.cluster, &item.Alert).Short()
+		keys[i] = alert.KeyOf(p.known.cluster, &item.Alert)
 	}
 	slices.Sort(keys)
 

@@ -346,7 +346,7 @@ func (w *world) keysOf(names []string) task.AlertKeys {
 		}
 		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
 		w.must(err)
-		keys = append(keys, alert.KeyOf(w.cluster.ID, &a).Short())
+		keys = append(keys, alert.KeyOf(w.cluster.ID, &a))
 	}
 	slices.Sort(keys)
 

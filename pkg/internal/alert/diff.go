@@ -48,7 +48,7 @@ type Receiver struct {
 
 // Addressed is an alert for a receiver.
 type Addressed struct {
-	Key      uint64 // Key.Short
+	Key      uint64 // KeyOf
 	Alert    *task.Alert
 	Silenced bool
 }

@@ -33,7 +33,7 @@ func (p *post) open(names ...string) {
 		a := p.alerts[name]
 		p.in.Revision++
 		if a == nil {
-			a = &Addressed{Key: KeyOf("c", &task.Alert{Task: name}).Short(), Alert: &task.Alert{Task: name, ID: p.in.Revision}}
+			a = &Addressed{Key: KeyOf("c", &task.Alert{Task: name}), Alert: &task.Alert{Task: name, ID: p.in.Revision}}
 			p.alerts[name] = a
 		} else {
 			a.Alert.Opened = append(a.Alert.Opened, a.Alert.OpenedAt)
@@ -412,7 +412,7 @@ func TestKeyOf_StaysTheSame(t *testing.T) {
 		t.Error("the key of an alert has changed")
 	}
 
-	seen := map[Key]string{KeyOf("c", &a): "itself"}
+	seen := map[uint64]string{KeyOf("c", &a): "itself"}
 	for name, change := range map[string]func(a *task.Alert) (cluster string){
 		"another cluster":   func(*task.Alert) string { return "d" },
 		"another namespace": func(a *task.Alert) string { a.Namespace = "web"; return "c" },

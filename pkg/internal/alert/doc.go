@@ -8,23 +8,21 @@ package alert
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
+	"fmt"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Key identifies an alert for receivers. It stays the same when the alert opens again and when etcd is restored, and differs
-// between clusters and between a task and one that was created later under its name.
-type Key [sha256.Size]byte
-
-// KeyOf returns the key of an alert in a cluster.
-func KeyOf(cluster string, a *task.Alert) Key {
-	return sha256.Sum256([]byte(strings.Join([]string{cluster, a.Namespace, a.Task, a.UID, string(a.Kind), a.Receiver, a.Code}, "\x00")))
+// KeyOf returns the key of an alert, which identifies it for receivers. It stays the same when the alert opens again and when etcd is
+// restored, and differs between clusters and between a task and one that was created later under its name.
+//
+// Records contain the keys of all that a receiver was told (task.AlertKeys). An alert is closed by its key alone if its record is gone
+// by then, so receivers get no longer key than records have.
+func KeyOf(cluster string, a *task.Alert) uint64 {
+	sum := sha256.Sum256([]byte(strings.Join([]string{cluster, a.Namespace, a.Task, a.UID, string(a.Kind), a.Receiver, a.Code}, "\x00")))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
-// String returns the first half of the key in 32 hexadecimal digits, as receivers get it.
-func (k Key) String() string { return hex.EncodeToString(k[:16]) }
-
-// Short returns the first 8 bytes, as records in etcd contain them (task.AlertKeys).
-func (k Key) Short() uint64 { return binary.BigEndian.Uint64(k[:8]) }
+// FormatKey returns a key as receivers get it: 16 hexadecimal digits.
+func FormatKey(key uint64) string { return fmt.Sprintf("%016x", key) }

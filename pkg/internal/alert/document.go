@@ -139,7 +139,7 @@ func (w *writer) encodeDocument(named []*Item, detailed int) string {
 func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	a := &item.Alert
 	d := DocumentAlert{
-		Namespace: short(a.Namespace), Task: short(a.Task), Code: short(a.Code), Kind: a.Kind, Key: KeyOf(w.m.Cluster, a).String(), Severity: a.Severity(),
+		Namespace: short(a.Namespace), Task: short(a.Task), Code: short(a.Code), Kind: a.Kind, Key: FormatKey(KeyOf(w.m.Cluster, a)), Severity: a.Severity(),
 		Since: a.Since, Deadline: a.Deadline, More: a.More,
 	}
 	if a.Closed != nil {

@@ -308,8 +308,8 @@ func TestMessage_NamesTheNewestOfEachNamespace(t *testing.T) {
 }
 
 func TestMessage_Variables(t *testing.T) {
-	key := KeyOf("c1", &task.Alert{Namespace: "shop", Task: "sync", UID: "u1", Kind: task.AlertFailures}).String()
-	receiver := KeyOf("c1", &task.Alert{Receiver: "ops/slack"}).String()
+	key := FormatKey(KeyOf("c1", &task.Alert{Namespace: "shop", Task: "sync", UID: "u1", Kind: task.AlertFailures}))
+	receiver := FormatKey(KeyOf("c1", &task.Alert{Receiver: "ops/slack"}))
 	unlabelled := syncTask()
 	unlabelled.Alert.Labels = map[string]string{"severity": "fatal"}
 	warning := syncTask()
@@ -456,7 +456,7 @@ func checkMessage(t *testing.T, v map[string]string) {
 	if len(v[VarJSON]) > MaxJSON || !json.Valid([]byte(v[VarJSON])) {
 		t.Errorf("ALERT_JSON has %d bytes: %s", len(v[VarJSON]), v[VarJSON])
 	}
-	if !slices.Contains(task.AlertSeverities(), v[VarSeverity]) || v[VarAction] != ActionTrigger && v[VarAction] != ActionResolve || len(v[VarKey]) != 32 {
+	if !slices.Contains(task.AlertSeverities(), v[VarSeverity]) || v[VarAction] != ActionTrigger && v[VarAction] != ActionResolve || len(v[VarKey]) != 16 {
 		t.Errorf("severity %q, action %q, key %q", v[VarSeverity], v[VarAction], v[VarKey])
 	}
 	if got, want := slices.Sorted(maps.Keys(v)), slices.Sorted(slices.Values(variableNames)); !slices.Equal(got, want) {

@@ -45,7 +45,7 @@ func (f *ReceiverFacts) Block(namespace string, now time.Time) *task.AlertBlock 
 	return nil
 }
 
-// Status returns what the receiver knows of an alert, and whether it gets messages. key is the alert's Key.Short.
+// Status returns what the receiver knows of an alert, and whether it gets messages. key is that of the alert (KeyOf).
 func (f *ReceiverFacts) Status(a *task.Alert, key uint64, now time.Time) task.AlertReceiver {
 	r := task.AlertReceiver{Receiver: f.Name, Blocked: f.Block(a.Namespace, now)}
 

@@ -57,7 +57,7 @@ func (w *writer) action() string {
 // key returns the key of the only alert, or one of the receiver. A test has another one, so that it belongs to no incident.
 func (w *writer) key() string {
 	if w.single != nil {
-		return KeyOf(w.m.Cluster, &w.single.Alert).String()
+		return FormatKey(KeyOf(w.m.Cluster, &w.single.Alert))
 	}
 
 	about := task.Alert{Receiver: w.m.Receiver}
@@ -65,7 +65,7 @@ func (w *writer) key() string {
 		about.Code = "test"
 	}
 
-	return KeyOf(w.m.Cluster, &about).String()
+	return FormatKey(KeyOf(w.m.Cluster, &about))
 }
 
 // url returns the page of the Web UI about an alert, or that of all alerts for several. It is empty if nobody has set the public URL.

@@ -75,7 +75,7 @@ func names(list []task.AlertStatus) []string {
 }
 
 // keyOfAlert is how records of receivers name an alert.
-func (w *world) keyOfAlert(a task.Alert) uint64 { return alert.KeyOf(w.cluster.ID, &a).Short() }
+func (w *world) keyOfAlert(a task.Alert) uint64 { return alert.KeyOf(w.cluster.ID, &a) }
 
 // The list says who was notified by which run, who was not and why, and until when messages are held back.
 func TestAlerts_SayWhatEachReceiverKnows(t *testing.T) {

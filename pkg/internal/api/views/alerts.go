@@ -33,7 +33,7 @@ func (vi *Viewer) Alerts(ctx context.Context, list []task.Alert) ([]task.AlertSt
 	views := make([]task.AlertStatus, len(list))
 	for i := range list {
 		a := &list[i]
-		key := alert.KeyOf(vi.Cluster, a).Short()
+		key := alert.KeyOf(vi.Cluster, a)
 		views[i] = task.AlertStatus{Alert: *a, Name: a.Name(), Severity: a.Severity(), Receivers: []task.AlertReceiver{}}
 		views[i].ID, views[i].Base, views[i].Former = 0, 0, nil // revisions say nothing to users
 		if a.IsOpen() {

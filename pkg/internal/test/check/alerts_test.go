@@ -202,7 +202,7 @@ func newPager(t *testing.T) *pager {
 	j := newMessageJudge(judge{})
 	j.clusterID = "c"
 	p.sent.UID = p.receiver.entry.UID
-	p.opened = j.shortKeyOf(&task.Alert{Namespace: p.hand.ref.Namespace, Task: p.hand.ref.Name, Kind: task.AlertFailures, UID: p.simTask.entry.UID})
+	p.opened = j.keyOf(&task.Alert{Namespace: p.hand.ref.Namespace, Task: p.hand.ref.Name, Kind: task.AlertFailures, UID: p.simTask.entry.UID})
 
 	return p
 }

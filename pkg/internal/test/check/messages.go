@@ -41,8 +41,8 @@ func newMessageJudge(base judge) *messageJudge {
 	}
 }
 
-// shortKeyOf returns the first eight bytes by which the records of receivers name an alert.
-func (j *messageJudge) shortKeyOf(a *task.Alert) uint64 {
+// keyOf returns the key by which the records of receivers name an alert.
+func (j *messageJudge) keyOf(a *task.Alert) uint64 {
 	sum := sha256.Sum256([]byte(strings.Join([]string{j.clusterID, a.Namespace, a.Task, a.UID, string(a.Kind), a.Receiver, a.Code}, "\x00")))
 	return binary.BigEndian.Uint64(sum[:])
 }
@@ -70,7 +70,7 @@ func (j *messageJudge) applyChanges(d *delta) {
 
 		var short uint64
 		if ch.alert != nil {
-			short = j.shortKeyOf(ch.alert)
+			short = j.keyOf(ch.alert)
 			j.records[key] = short
 			j.versions[short] = append(j.versions[short], alertVersion{j.cluster.revision, ch.alert})
 		}
