@@ -99,10 +99,21 @@ func receiversOf(a *task.Alert) []string {
 	return a.Notify
 }
 
-// byReceiver returns the alerts of each receiver, with those of former tasks.
+// byReceiver returns the alerts of each receiver, with those of former tasks. What the shards of a namespace count for a receiver is
+// one alert.
 func (k *known) byReceiver() map[string][]*knownAlert {
 	lists := map[string][]*knownAlert{}
+	counted := map[uint64]*knownAlert{}
 	for _, a := range k.alerts {
+		if a.Kind == task.AlertMore {
+			if sum := counted[a.key]; sum != nil {
+				sum.Alert = alert.AddMore(sum.Alert, a.Alert)
+				continue
+			}
+			sum := *a
+			a, counted[a.key] = &sum, &sum
+		}
+
 		for _, name := range receiversOf(&a.Alert) {
 			lists[name] = append(append(lists[name], a), a.former...)
 		}

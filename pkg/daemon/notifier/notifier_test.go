@@ -578,6 +578,41 @@ func TestNotifier_SendsOnceIfAnAnswerIsLost(t *testing.T) {
 	})
 }
 
+// Each shard counts the alerts that have no record in a record of its own. To a receiver, those of a namespace are one alert, which is
+// open as long as one of them is.
+//
+// Verifies: G60
+func TestNotifier_SendsCountedAlertsOfAllShardsAsOne(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		opened := task.At(time.Now())
+		count := func(shard, n int, closed *task.AlertClose) {
+			a := task.Alert{Since: opened, OpenedAt: opened, More: map[task.AlertKind]int{task.AlertFailures: n}, Closed: closed}
+			w.put(w.keys.AlertsMore(shard, "shop", slack), record.EncodeAlert(a))
+		}
+		count(0, 30, nil)
+		count(1, 12, nil)
+		w.wait(20 * time.Second)
+		if run := w.queued(slack); run == nil || !strings.Contains(run.Env["ALERT_TITLE"], "MORE shop: 42 alerts without a name") {
+			w.Fatalf("the message is %+v", run)
+		}
+		w.end(slack, task.Succeeded)
+
+		count(1, 12, &task.AlertClose{At: task.At(time.Now()), Why: task.AlertSolved})
+		w.wait(time.Hour)
+		w.expectNone(slack)
+
+		count(0, 30, &task.AlertClose{At: task.At(time.Now()), Why: task.AlertSolved})
+		w.wait(6 * time.Minute)
+		if run := w.queued(slack); run == nil || !strings.Contains(run.Env["ALERT_TITLE"], "CLOSED shop") {
+			w.Fatalf("the message is %+v", run)
+		}
+		w.end(slack, task.Succeeded)
+		w.wait(time.Hour)
+		w.expectNone(slack)
+	})
+}
+
 func TestNotifier_EndsWithItsTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)

@@ -87,6 +87,33 @@ func CountOf(a *task.Alert) int {
 	return sum
 }
 
+// AddMore returns what two shards count for a receiver as one alert, which is open if one of them is.
+func AddMore(a, b task.Alert) task.Alert {
+	switch {
+	case a.IsOpen() && !b.IsOpen(), !a.IsOpen() && !b.IsOpen() && a.Closed.At.After(b.Closed.At.Time):
+		return a
+	case !a.IsOpen():
+		return b
+	}
+
+	// The sum is as old as the older one: its receiver gets it no later, and it counts as delivered no earlier.
+	if b.OpenedAt.Before(a.OpenedAt.Time) {
+		a, b = b, a
+	}
+	more := map[task.AlertKind]int{}
+	for _, counts := range []map[task.AlertKind]int{a.More, b.More} {
+		for kind, n := range counts {
+			more[kind] += n
+		}
+	}
+	a.More = more
+	if b.Acknowledged == nil {
+		a.Acknowledged = nil
+	}
+
+	return a
+}
+
 // Named returns the alerts that the texts name, at most MaxNamed: those that opened, then those that closed, then those that are
 // repeated. Of each, the newest come first, and namespaces take turns, so that one of them cannot displace the others. The
 // texts count the rest.

@@ -26,7 +26,9 @@ type messageJudge struct {
 	sent      map[string]*task.AlertsSent // by receiver
 	begun     map[string][]time.Time      // when the last messages began, by the uid of their receiver
 	records   map[string]uint64           // the alerts that exist, by the key of their record
-	versions  map[uint64][]alertVersion   // of each alert, in the order of their revisions
+	// versions has those of each alert by the key of its record, in the order of their revisions. Several shards can have a record
+	// of what is one alert to a receiver.
+	versions map[uint64]map[string][]alertVersion
 }
 
 // alertVersion is an alert from a revision on; nil: it does not exist.
@@ -37,7 +39,7 @@ type alertVersion struct {
 
 func newMessageJudge(base judge) *messageJudge {
 	return &messageJudge{
-		judge: base, sent: map[string]*task.AlertsSent{}, begun: map[string][]time.Time{}, records: map[string]uint64{}, versions: map[uint64][]alertVersion{},
+		judge: base, sent: map[string]*task.AlertsSent{}, begun: map[string][]time.Time{}, records: map[string]uint64{}, versions: map[uint64]map[string][]alertVersion{},
 	}
 }
 
@@ -72,10 +74,10 @@ func (j *messageJudge) applyChanges(d *delta) {
 		if ch.alert != nil {
 			short = j.keyOf(ch.alert)
 			j.records[key] = short
-			j.versions[short] = append(j.versions[short], alertVersion{j.cluster.revision, ch.alert})
+			j.addVersion(short, key, ch.alert)
 		}
 		if existed && (ch.alert == nil || short != former) {
-			j.versions[former] = append(j.versions[former], alertVersion{j.cluster.revision, nil})
+			j.addVersion(former, key, nil)
 		}
 	}
 
@@ -86,6 +88,14 @@ func (j *messageJudge) applyChanges(d *delta) {
 			j.sent[receiver] = ch.sent
 		}
 	}
+}
+
+// addVersion notes a version of the record of an alert.
+func (j *messageJudge) addVersion(alert uint64, key string, a *task.Alert) {
+	if j.versions[alert] == nil {
+		j.versions[alert] = map[string][]alertVersion{}
+	}
+	j.versions[alert][key] = append(j.versions[alert][key], alertVersion{j.cluster.revision, a})
 }
 
 // checkSent judges a new version of what was sent to a receiver.
@@ -170,9 +180,15 @@ func (j *messageJudge) checkDifference(receiver string, after *task.AlertsSent, 
 
 // isOpenFor reports whether an alert was open at a revision and named a receiver.
 func (j *messageJudge) isOpenFor(receiver string, key uint64, revision int64) bool {
-	for _, v := range slices.Backward(j.versions[key]) {
-		if v.revision <= revision {
-			return v.alert != nil && v.alert.IsOpen() && (slices.Contains(v.alert.Notify, receiver) || v.alert.Receiver == receiver)
+	for _, versions := range j.versions[key] {
+		for _, v := range slices.Backward(versions) {
+			if v.revision > revision {
+				continue
+			}
+			if v.alert != nil && v.alert.IsOpen() && (slices.Contains(v.alert.Notify, receiver) || v.alert.Receiver == receiver) {
+				return true
+			}
+			break
 		}
 	}
 
