@@ -58,7 +58,11 @@ type Receiver struct {
 	Repeat *Duration `json:"repeat,omitempty" doc:"What is still open and not acknowledged is sent again after this time: at least 1h, or 0s for never." absent:"24h" min:"0s" max:"720h"`
 	For    *Duration `json:"for,omitempty" doc:"Only alerts that have been open for this long are sent." absent:"10s" min:"0s" max:"24h"`
 	Output *bool     `json:"output,omitempty" doc:"Whether messages may contain the end of the output of a run." absent:"true"`
+	Group  string    `json:"group,omitempty" doc:"task sends a run for each alert, at most ten a minute and closings first, for services that keep an incident for each." absent:"one message about all" enum:"task"`
 }
+
+// GroupTask is the value of Receiver.Group with which each alert has a run of its own.
+const GroupTask = "task"
 
 // The defaults of a Receiver.
 const (

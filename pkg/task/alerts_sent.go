@@ -13,6 +13,8 @@ type AlertsSent struct {
 	Horizon   int64 `json:"horizon,omitempty"`
 	HorizonAt Time  `json:"horizon_at,omitzero"`
 
+	Group string `json:"group,omitempty"` // the receiver's group with which all this was sent
+
 	Sending *AlertMessage  `json:"sending,omitempty"` // the message whose runs have not ended
 	Past    []AlertMessage `json:"past,omitempty"`    // the last messages that have ended, the newest first, each with only the alerts that it named
 
@@ -20,7 +22,9 @@ type AlertsSent struct {
 	FailedInARow  int  `json:"failed_in_a_row,omitempty"` // how many messages in a row failed; above 0, the next one is plain
 	FailingSince  Time `json:"failing_since,omitzero"`    // when the first of these was written
 	LastDelivered Time `json:"last_delivered,omitzero"`   // when a message was last delivered
-	RepeatedAt    Time `json:"repeated_at,omitzero"`      // when open alerts were last sent again
+	RepeatedAt    Time `json:"repeated_at,omitzero"`      // when open alerts were last sent again, or began to be
+	// RepeatedTo is the key up to which the alerts of a group were sent again since RepeatedAt.
+	RepeatedTo uint64 `json:"repeated_to,omitempty"`
 
 	Receiver string `json:"-"` // NAMESPACE/NAME, in the key
 	// Mod is the mod revision of the record.
@@ -28,7 +32,7 @@ type AlertsSent struct {
 }
 
 // AlertMessage is a message to a receiver: one run of it, with the difference that it told. A message with several runs has one
-// for each key: first for those of Closed, then for those of Opened.
+// for each key: first for those of Closed, then for those of Opened, which also has those that are sent again.
 type AlertMessage struct {
 	Runs   []string  `json:"runs"`
 	Opened AlertKeys `json:"opened,omitempty"`

@@ -209,7 +209,7 @@ func (t types) typeText(typ string, queue *[]string) string {
 		return "true or false"
 	case "[]byte":
 		return "base64"
-	case "int", "int64", "float64":
+	case "int", "int64", "uint64", "float64":
 		return "number"
 	case "task.Time", "task.Duration":
 		return strings.ToLower(strings.TrimPrefix(typ, "task."))

@@ -20,6 +20,9 @@ func (p *pass) newMessage(ctx context.Context, r *store.Receiver, in *alert.Inpu
 		Repeat: policy.RepeatAfter(), Output: policy.AllowsOutput(), Plain: d.Sent.Sending.Plain,
 		Open: map[string]int{},
 	}
+	if policy.Group == task.GroupTask {
+		m.Repeat = alert.RepeatOf(m.Repeat, len(d.Sent.Delivered))
+	}
 	p.countFor(m, in.Alerts)
 
 	addressed := make(map[uint64]*task.Alert, len(in.Alerts))

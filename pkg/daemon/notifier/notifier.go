@@ -388,9 +388,11 @@ func (p *pass) serve(ctx context.Context, r *store.Receiver) error {
 	facts := p.factsOf(r)
 	held := facts.Block("", p.now)
 	in := alert.Input{
-		Limits: alert.DefaultLimits(), Now: p.now, Revision: p.known.snapshot.Revision, Sent: sent,
+		Limits: alert.LimitsOf(r.Entry.Receiver.Group), Now: p.now, Revision: p.known.snapshot.Revision, Sent: sent,
 		Receiver: alert.Receiver{
-			UID: r.Entry.UID, For: r.Entry.Receiver.OpenFor(), Repeat: r.Entry.Receiver.RepeatAfter(), Held: held != nil,
+			UID: r.Entry.UID, For: r.Entry.Receiver.OpenFor(), Repeat: r.Entry.Receiver.RepeatAfter(), Group: r.Entry.Receiver.Group, Held: held != nil,
+			// A service that is told when an alert ends takes it for resolved then, whoever works on it.
+			RepeatAll: slices.Contains(r.Entry.Accept.Env, alert.VarEnds),
 		},
 	}
 	if sent.UID == r.Entry.UID {
@@ -439,7 +441,7 @@ func (p *pass) dropReceiver(ctx context.Context, r *store.Receiver, sent *task.A
 	return nil
 }
 
-// writeDecision writes what Diff has decided, with the run of a new message.
+// writeDecision writes what Diff has decided, with the runs of a new message.
 func (p *pass) writeDecision(ctx context.Context, r *store.Receiver, in *alert.Input, d *alert.Decision) error {
 	if !d.Write {
 		return nil
@@ -452,10 +454,18 @@ func (p *pass) writeDecision(ctx context.Context, r *store.Receiver, in *alert.I
 			return err
 		}
 
-		w := newRun(r, m.Env(r.Entry.Accept.Env), p.now)
-		runs = append(runs, w)
-		d.Sent.Sending.Runs = []string{w.ID}
-		d.Sent.Sending.Named = p.keysOf(m.Named())
+		sending, messages := d.Sent.Sending, []*alert.Message{m}
+		if r.Entry.Receiver.Group == task.GroupTask {
+			messages = m.Split(sending, d.Sent.Uncertain)
+		} else {
+			sending.Named = p.keysOf(m.Named())
+		}
+
+		for _, one := range messages {
+			w := newRun(r, one.Env(r.Entry.Accept.Env), p.now)
+			runs = append(runs, w)
+			sending.Runs = append(sending.Runs, w.ID)
+		}
 	}
 
 	rev, err := p.cfg.Store.WriteSent(ctx, p.fence, *r, d.Sent, runs...)
@@ -464,15 +474,15 @@ func (p *pass) writeDecision(ctx context.Context, r *store.Receiver, in *alert.I
 	}
 	p.written[r.Ref.String()] = rev
 
-	if in.Ended != nil {
+	for _, ok := range in.Ended {
 		outcome := outcomeDelivered
-		if slices.Contains(in.Ended, false) {
+		if !ok {
 			outcome = outcomeFailed
 		}
 		p.messages.WithLabelValues(outcome).Inc()
 	}
-	for _, w := range runs {
-		p.log.Info("sent a message about alerts", zap.String("task", r.Ref.String()), zap.String("run", w.ID),
+	if d.Message {
+		p.log.Info("sent a message about alerts", zap.String("task", r.Ref.String()), zap.Strings("runs", d.Sent.Sending.Runs),
 			zap.Int("opened", len(d.Opened)), zap.Int("closed", len(d.Closed)), zap.Int("repeated", len(d.Repeated)), zap.Bool("plain", d.Sent.Sending.Plain))
 	}
 

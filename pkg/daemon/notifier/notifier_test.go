@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -610,6 +611,96 @@ func TestNotifier_SendsCountedAlertsOfAllShardsAsOne(t *testing.T) {
 		w.end(slack, task.Succeeded)
 		w.wait(time.Hour)
 		w.expectNone(slack)
+	})
+}
+
+// A group has a run for each alert, with its key. The message ends when all of them have ended, whatever leader has begun it. A closing has
+// the key of its opening, also if the record of the alert is gone by then.
+//
+// Verifies: G59, G60
+func TestNotifier_SendsARunForEachAlertOfAGroup(t *testing.T) {
+	const pager = "ops/pager"
+	inWorld(t, func(w *world) {
+		w.addTask(pager, func(t *task.Task) {
+			t.Receiver = &task.Receiver{From: []string{"shop"}, Group: task.GroupTask, Repeat: new(task.Duration)}
+			t.Accept.Env = []string{"ALERT_KEY", "ALERT_ACTION", "ALERT_TITLE", "ALERT_TASK", "ALERT_ENDS"}
+		})
+
+		// told returns what the runs of the message tell, by key, after it has ended them as outcome says.
+		told := func(outcome func(env map[string]string) task.State) map[string]string {
+			t.Helper()
+			told := map[string]string{}
+			for _, id := range w.sent(pager).Sending.Runs {
+				res, err := w.etcd.Get(w.Context(), w.keys.Queued(w.refOf(pager), id))
+				w.must(err)
+				k, _ := w.keys.ParseShard(string(res.Kvs[0].Key))
+				run, err := record.DecodeWaiting(k, res.Kvs[0].Value)
+				w.must(err)
+
+				told[run.Env["ALERT_KEY"]] = run.Env["ALERT_ACTION"] + " " + run.Env["ALERT_TASK"]
+				if title := run.Env["ALERT_TITLE"]; !strings.Contains(title, run.Env["ALERT_TASK"]) {
+					t.Errorf("the title of %q is %q", run.Env["ALERT_TASK"], title)
+				}
+
+				end := run.Run
+				end.State, end.EndedAt = outcome(run.Env), task.At(time.Now())
+				_, err = w.etcd.Delete(w.Context(), w.keys.Queued(w.refOf(pager), id))
+				w.must(err)
+				w.put(w.keys.Ended(w.refOf(pager), id), string(record.EncodeEnded(end)))
+				if len(told) == 1 {
+					w.lead()
+					w.wait(time.Minute)
+				}
+			}
+			w.wait(2 * passEvery)
+
+			return told
+		}
+		want := func(what string, got map[string]string, actions map[string]string) {
+			t.Helper()
+			if !maps.Equal(got, actions) {
+				t.Errorf("%s: %q, want %q", what, got, actions)
+			}
+		}
+		keyOf := func(name string) string { return alert.FormatKey(w.keysOf([]string{name})[0]) }
+
+		w.open("shop/a", pager)
+		w.open("shop/b", pager)
+		w.wait(20 * time.Second)
+		a, b := keyOf("shop/a"), keyOf("shop/b")
+		first := told(func(env map[string]string) task.State {
+			if env["ALERT_TASK"] == "shop/b" {
+				return task.Failed
+			}
+			return task.Succeeded
+		})
+		want("the first message", first, map[string]string{a: "trigger shop/a", b: "trigger shop/b"})
+
+		// Only what has failed is sent again, with the same key.
+		w.wait(2 * time.Minute)
+		want("the second message", told(func(map[string]string) task.State { return task.Succeeded }), map[string]string{b: "trigger shop/b"})
+		if s := w.sent(pager); !slices.Equal(s.Delivered, w.keysOf([]string{"shop/a", "shop/b"})) || len(s.Uncertain) != 0 {
+			t.Errorf("the record is %+v", s)
+		}
+
+		// The record of one alert is deleted before its receiver can be told.
+		w.edit(pager, func(t *task.Task) { t.Paused = true })
+		w.close("shop/a")
+		w.close("shop/b")
+		_, err := w.etcd.Delete(w.Context(), w.keys.Alert(w.refOf("shop/b"), task.AlertFailures))
+		w.must(err)
+		w.wait(10 * time.Minute)
+		w.edit(pager, func(t *task.Task) { t.Paused = false })
+		w.wait(10 * time.Second)
+		want("the closings", told(func(map[string]string) task.State { return task.Succeeded }), map[string]string{a: "resolve shop/a", b: "resolve "})
+
+		w.wait(time.Hour)
+		if s := w.sent(pager); s.Sending != nil || len(s.Delivered)+len(s.Uncertain) != 0 {
+			t.Errorf("at the end: %+v", s)
+		}
+		if n := valueOf(w.T, w.notifier.messages.WithLabelValues(outcomeDelivered)); n != 4 {
+			t.Errorf("%v runs were delivered", n)
+		}
 	})
 }
 

@@ -45,6 +45,8 @@ func (p *pass) noteTrouble(name string, held *task.AlertBlock, forbidden []strin
 		trouble += " while alerts wait"
 	case len(forbidden) > 0:
 		trouble = "does not accept alerts of " + joinSome(forbidden)
+	case d.NoRoom > 0:
+		trouble = fmt.Sprintf("knows of %d open alerts, the most with group: task; %d more wait until some of them close", alert.LimitsOf(task.GroupTask).Keys, d.NoRoom)
 	case d.Sent.FailedInARow > 0 && p.now.Sub(d.Sent.FailingSince.Time) >= silentAfter:
 		trouble = "gets no messages since " + d.Sent.FailingSince.UTC().Format(time.RFC3339)
 	case d.Sent.Sending != nil && !d.Message:

@@ -19,15 +19,26 @@ type Limits struct {
 	// Hold is how long an alert must have been closed before the receiver is told, and HoldFlapping that of one that has
 	// opened three times within Flapping.
 	Hold, HoldFlapping, Flapping time.Duration
-	// Keys is the maximum number of alerts in AlertsSent.Delivered, and of those that a message opens.
+	// Keys is the maximum number of alerts in AlertsSent.Delivered, and of those that a message opens. A group opens no further alert
+	// while its receiver knows of so many.
 	Keys int
 	// Uncertain is the maximum number of alerts in AlertsSent.Uncertain. The receiver may not be told of the closing of more.
 	Uncertain int
-	// Runs is the maximum number of runs of a message that has one for each alert.
+	// Runs is the maximum number of runs of a message of a group.
 	Runs int
 }
 
-// DefaultLimits are the limits of all receivers. They allow three messages within six minutes.
+// LimitsOf returns the limits of a receiver. They allow three messages within six minutes or, of a group, one a minute with ten runs.
+func LimitsOf(group string) Limits {
+	l := DefaultLimits()
+	if group == task.GroupTask {
+		l.Pace = []time.Duration{0, time.Minute}
+	}
+
+	return l
+}
+
+// DefaultLimits are the limits of a receiver that gets one message about all alerts.
 func DefaultLimits() Limits {
 	return Limits{
 		Pace: []time.Duration{0, time.Minute, 5 * time.Minute}, Quiet: 15 * time.Minute,
@@ -42,9 +53,14 @@ type Receiver struct {
 	UID    string        // of its task
 	For    time.Duration // only alerts that have been open for so long are sent
 	Repeat time.Duration // open alerts are sent again after this time; 0: never
-	Each   bool          // a run for each alert, instead of one for all
-	Held   bool          // it is paused or frozen, and gets no messages
+	// RepeatAll also sends again what is acknowledged.
+	RepeatAll bool
+	Group     string // task.GroupTask: a run for each alert, instead of one for all
+	Held      bool   // it is paused or frozen, and gets no messages
 }
+
+// hasEach reports whether each alert has a run of its own.
+func (r *Receiver) hasEach() bool { return r.Group == task.GroupTask }
 
 // Addressed is an alert for a receiver.
 type Addressed struct {
@@ -77,6 +93,8 @@ type Decision struct {
 	Opened, Closed, Repeated []uint64
 	// Due is how many alerts are due, if the receiver is held.
 	Due int
+	// NoRoom is how many openings of a group are due that the receiver is not told of, because it knows of Limits.Keys alerts.
+	NoRoom int
 }
 
 // Diff decides what follows for one receiver: whether a message has been delivered, and what the next one contains.
@@ -89,6 +107,10 @@ type Decision struct {
 //     when it has been closed for a while, and at once if its record is gone.
 //   - If more alerts are delivered than the record may contain, older ones count as delivered by their IDs and their last openings
 //     (AlertsSent.Horizon). Those that the receiver was not told of become uncertain then.
+//
+// A message of a group has a run for each alert, so that a service that keeps an incident for each can be told of it by its key. All
+// of the above holds for its alerts one by one: what one run has told is delivered, and what another one has is uncertain. A group has
+// no horizon, because each closing needs its key. Instead, it opens nothing more while its record is full.
 func Diff(in *Input) Decision {
 	s := in.Sent
 	changed := false
@@ -96,7 +118,7 @@ func Diff(in *Input) Decision {
 	// Another task has the name now. It has been told nothing.
 	if s.UID != in.Receiver.UID {
 		changed = s.Mod != 0
-		s = task.AlertsSent{UID: in.Receiver.UID, Receiver: s.Receiver, Mod: s.Mod}
+		s = task.AlertsSent{UID: in.Receiver.UID, Group: in.Receiver.Group, Receiver: s.Receiver, Mod: s.Mod}
 	}
 
 	ids := make(map[uint64]int64, len(in.Alerts))
@@ -116,9 +138,18 @@ func Diff(in *Input) Decision {
 		changed = true
 	}
 
-	// An outage is over when receivers are told of it, so nothing follows when its alert closes.
+	// A message about several alerts opens no incident of each, and the other way round. So the receiver may believe either of what it
+	// was told before its group changed.
+	if s.Group != in.Receiver.Group {
+		known, _ := keepNewest(addKeys(s.Delivered, s.Uncertain), ids, in.Limits.Keys)
+		s.Group, s.Delivered, s.Uncertain = in.Receiver.Group, nil, known
+		s.Horizon, s.HorizonAt, changed = 0, task.Time{}, true
+	}
+
+	// An outage is over when receivers are told of it, so nothing follows when its alert closes. But an incident has to be
+	// resolved.
 	for i := range in.Alerts {
-		if a := &in.Alerts[i]; isPast(a.Alert) && hasKey(addKeys(s.Delivered, s.Uncertain), a.Key) {
+		if a := &in.Alerts[i]; !in.Receiver.hasEach() && isPast(a.Alert) && hasKey(addKeys(s.Delivered, s.Uncertain), a.Key) {
 			told := task.AlertKeys{a.Key}
 			s.Delivered, s.Uncertain, changed = removeKeys(s.Delivered, told), removeKeys(s.Uncertain, told), true
 		}
@@ -132,6 +163,9 @@ func Diff(in *Input) Decision {
 	d := Decision{Sent: s, Write: changed}
 	opened, repeated := dueOpenings(in, &s)
 	closed := dueClosings(in, &s)
+	if in.Receiver.hasEach() {
+		opened, d.NoRoom = keepRoom(&s, opened, in.Limits.Keys)
+	}
 
 	switch {
 	case len(opened)+len(closed)+len(repeated) == 0:
@@ -151,11 +185,18 @@ func isPast(a *task.Alert) bool {
 
 // writeMessage makes a message of what is due.
 func (d *Decision) writeMessage(in *Input, opened, closed, repeated []*Addressed) {
-	m := &task.AlertMessage{Revision: in.Revision, At: task.At(in.Now), Plain: d.Sent.FailedInARow > 0, Repeats: len(repeated) > 0}
-	if d.Runs = 1; in.Receiver.Each {
-		closed = closed[:min(len(closed), in.Limits.Runs)]
-		opened = opened[:min(len(opened), in.Limits.Runs-len(closed))]
-		d.Runs = len(closed) + len(opened)
+	m := &task.AlertMessage{Revision: in.Revision, At: task.At(in.Now)}
+	if d.Runs = 1; in.Receiver.hasEach() {
+		opened, closed, repeated = pickRuns(&d.Sent, opened, closed, repeated, in.Limits.Runs)
+		d.Runs = len(closed) + len(opened) + len(repeated)
+
+		if n := len(repeated); n > 0 {
+			// The first of a round follows the last one of all.
+			if repeated[0].Key <= d.Sent.RepeatedTo || d.Sent.RepeatedAt.IsZero() {
+				d.Sent.RepeatedAt = m.At
+			}
+			d.Sent.RepeatedTo = repeated[n-1].Key
+		}
 	} else if n := in.Limits.Keys; len(opened) > n {
 		// The oldest ones are only counted.
 		told := sortedKeys(keysOf(opened))
@@ -170,10 +211,73 @@ func (d *Decision) writeMessage(in *Input, opened, closed, repeated []*Addressed
 	}
 
 	d.Opened, d.Closed, d.Repeated = keysOf(opened), keysOf(closed), keysOf(repeated)
-	m.Opened, m.Closed = sortedKeys(d.Opened), sortedKeys(d.Closed)
+	m.Opened, m.Closed, m.Repeats = sortedKeys(d.Opened), sortedKeys(d.Closed), len(repeated) > 0
+	if in.Receiver.hasEach() {
+		m.Opened = addKeys(m.Opened, d.Repeated)
+		m.Named = addKeys(m.Opened, m.Closed)
+	} else {
+		m.Plain = d.Sent.FailedInARow > 0
+	}
 
 	d.Message, d.Write = true, true
 	d.Sent.Sending, d.Sent.Recent = m, in.Limits.recent(&d.Sent, in.Now)+1
+}
+
+// keepRoom returns the openings of a group for which its record has room, and how many there are in addition.
+func keepRoom(s *task.AlertsSent, opened []*Addressed, most int) (kept []*Addressed, noRoom int) {
+	known := addKeys(s.Delivered, s.Uncertain)
+	room := most - len(known)
+	for _, a := range opened {
+		switch {
+		case hasKey(known, a.Key):
+		case room <= 0:
+			noRoom++
+			continue
+		default:
+			room--
+		}
+		kept = append(kept, a)
+	}
+
+	return kept, noRoom
+}
+
+// pickRuns returns what the next message of a group tells, at most so many alerts: closings first, then openings, then what is sent
+// again. What has failed before comes last, has at most half of the runs as long as others need them, and takes turns. So an alert that
+// the service rejects delays no other one.
+func pickRuns(s *task.AlertsSent, opened, closed, repeated []*Addressed, most int) (open, shut, repeat []*Addressed) {
+	isFirst := func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) }
+	var first, again []*Addressed
+	for _, a := range slices.Concat(closed, opened) {
+		if isFirst(a) {
+			first = append(first, a)
+		} else {
+			again = append(again, a)
+		}
+	}
+
+	// Past has the newest message first.
+	lastTold := func(a *Addressed) int {
+		i := slices.IndexFunc(s.Past, func(m task.AlertMessage) bool { return hasKey(m.Opened, a.Key) || hasKey(m.Closed, a.Key) })
+		if i < 0 {
+			return len(s.Past)
+		}
+		return i
+	}
+	slices.SortStableFunc(again, func(a, b *Addressed) int { return cmp.Compare(lastTold(b), lastTold(a)) })
+
+	first = first[:min(len(first), most-min(len(again), most/2))]
+	again = again[:min(len(again), most-len(first))]
+
+	for _, a := range slices.Concat(first, again) {
+		if a.Alert != nil && a.Alert.IsOpen() {
+			open = append(open, a)
+		} else {
+			shut = append(shut, a)
+		}
+	}
+
+	return open, shut, repeated[:min(len(repeated), most-len(first)-len(again))]
 }
 
 // keepPast is how many messages AlertsSent.Past contains.
@@ -192,7 +296,9 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 		}
 	}
 
-	if m.Failed = slices.Contains(in.Ended, false); m.Failed {
+	// A message of a group that has delivered something shows that the receiver answers.
+	m.Failed = slices.Contains(in.Ended, false)
+	if m.Failed && (s.Group != task.GroupTask || !slices.Contains(in.Ended, true)) {
 		if s.FailedInARow == 0 {
 			s.FailingSince = m.At
 		}
@@ -200,7 +306,7 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 	} else {
 		s.FailedInARow, s.FailingSince = 0, task.Time{}
 		s.Horizon, s.HorizonAt = max(s.Horizon, m.Horizon), laterOf(s.HorizonAt, m.HorizonAt)
-		if m.Repeats {
+		if m.Repeats && s.Group != task.GroupTask {
 			s.RepeatedAt = m.At
 		}
 	}
@@ -299,10 +405,18 @@ func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) 
 		switch {
 		case !delivered && hasElapsed(a.Alert.OpenedAt, in.Receiver.For, in.Now):
 			opened = append(opened, a)
-		case delivered && in.Receiver.Repeat > 0 && !in.Receiver.Each && a.Alert.Acknowledged == nil:
-			repeated = append(repeated, a)
-			repeat = repeat || hasElapsed(a.Alert.OpenedAt, in.Receiver.Repeat, in.Now)
+		case delivered && in.Receiver.Repeat > 0 && (a.Alert.Acknowledged == nil || in.Receiver.RepeatAll):
+			isOld := hasElapsed(a.Alert.OpenedAt, in.Receiver.Repeat, in.Now)
+			if isOld || !in.Receiver.hasEach() {
+				repeated = append(repeated, a)
+			}
+			repeat = repeat || isOld
 		}
+	}
+
+	if in.Receiver.hasEach() {
+		slices.SortFunc(opened, newerOpening)
+		return opened, dueInRound(s, repeated, in)
 	}
 
 	// One message repeats all of them, so that alerts that opened at different times do not each cause one.
@@ -314,6 +428,24 @@ func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) 
 	slices.SortFunc(repeated, newerOpening)
 
 	return opened, repeated
+}
+
+// dueInRound returns which alerts of a group are due to be sent again. Few of them fit into a message, so a round sends them in the order of
+// their keys. The next round begins when this one is complete and the time for it has come.
+func dueInRound(s *task.AlertsSent, old []*Addressed, in *Input) []*Addressed {
+	slices.SortFunc(old, func(a, b *Addressed) int { return cmp.Compare(a.Key, b.Key) })
+
+	next, _ := slices.BinarySearchFunc(old, s.RepeatedTo, func(a *Addressed, key uint64) int {
+		if a.Key <= key {
+			return -1
+		}
+		return 1
+	})
+	if next == len(old) && hasElapsed(s.RepeatedAt, in.Receiver.Repeat, in.Now) {
+		next = 0
+	}
+
+	return old[next:]
 }
 
 // dueClosings returns the alerts whose closing is due, the newest first, then those that are gone.

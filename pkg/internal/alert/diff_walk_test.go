@@ -18,13 +18,15 @@ import (
 //
 // The judge knows nothing of Diff. It checks that there is one message at a time, that a message is the difference between what
 // was sent and the alerts at one revision (G59), and that when all is quiet, the receiver believes to be open what is open (G60).
-// If each alert has a run of its own, the same holds for incidents that are identified by their keys.
+// If each alert has a run of its own, the same holds for incidents that are identified by their keys. What is open is sent again, and
+// the receiver's group changes.
 
 const (
 	walkStep   = time.Minute // the time that a step takes
 	walkFor    = 2           // steps until an opening is due
 	walkHold   = 6           // steps until a closing is due
 	walkKeep   = 14          // steps until the record of a closed alert is deleted
+	walkRepeat = 25          // steps until an alert of a group is sent again
 	walkSteps  = 500
 	walkSettle = 400 // further steps in which nothing changes and everything succeeds
 )
@@ -35,7 +37,7 @@ var walkStart = time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
 var walkMutants = []string{
 	"uncompared", "two-snapshots", "two-outstanding", "receiver-uncompared", "delivered-without-run", "lost-is-success", "revision-as-key",
 	"silenced-is-delivered", "uncertain-cleared", "uncertain-forgotten", "failed-is-delivered", "poison-blocks", "close-forgotten",
-	"horizon-too-high", "new-among-many", "reopened-below-horizon", "silenced-below-horizon",
+	"horizon-too-high", "new-among-many", "reopened-below-horizon", "silenced-below-horizon", "runs-in-other-order", "room-ignored", "known-as-before",
 }
 
 // walkAlert is the record of an alert. at is the step of its last opening or closing.
@@ -53,6 +55,7 @@ type walkState struct {
 	silenced map[int]bool
 	sent     task.AlertsSent
 	receiver int // its uid
+	each     bool
 	paused   bool
 	step     int
 }
@@ -63,7 +66,7 @@ type walkRun struct {
 	opened, closed task.AlertKeys
 	ids            map[uint64]int64 // of the opened alerts
 	counted        map[walkOpening]bool
-	plain          bool
+	plain, each    bool
 	receiver       int
 }
 
@@ -71,6 +74,7 @@ type walkRun struct {
 type walkWrite struct {
 	mod      int64 // of the record that it replaces
 	receiver int
+	each     bool
 	sent     task.AlertsSent
 	base     task.AlertsSent // what was sent when the message was made
 	runs     map[string]walkRun
@@ -94,8 +98,7 @@ type walkOpening struct {
 type walk struct {
 	rng    *rand.Rand
 	mutant string
-	each   bool
-	keys   int // Limits.Keys
+	kind   walkKind
 
 	walkState
 	past      []walkState
@@ -143,6 +146,18 @@ func difference(s *walkState, sent *task.AlertsSent, now int) (opened, closed ma
 	return opened, closed
 }
 
+// repeatable is what a group may be sent again: what it knows of, and what is open for long enough.
+func repeatable(s *walkState, sent *task.AlertsSent, now int) map[uint64]bool {
+	again := map[uint64]bool{}
+	for name, a := range s.alerts {
+		if key := walkKey(name, a.uid); a.open && !s.silenced[name] && now-a.at >= walkRepeat && slices.Contains(sent.Delivered, key) {
+			again[key] = true
+		}
+	}
+
+	return again
+}
+
 func containsAll(set map[uint64]bool, keys task.AlertKeys) bool {
 	return !slices.ContainsFunc(keys, func(key uint64) bool { return !set[key] })
 }
@@ -162,12 +177,12 @@ func (w *walk) remember(step int) {
 func (w *walk) changed(step int) { w.rev++; w.remember(step) }
 
 // runWalk walks once, and returns what is wrong.
-func runWalk(seed uint64, mutant string, each bool, keys int) []string {
+func runWalk(seed uint64, mutant string, kind walkKind) []string {
 	w := &walk{
-		rng: rand.New(rand.NewPCG(seed, 1)), mutant: mutant, each: each, keys: keys, runs: map[string]*walkRun{},
+		rng: rand.New(rand.NewPCG(seed, 1)), mutant: mutant, kind: kind, runs: map[string]*walkRun{},
 		believed: map[uint64]bool{}, incidents: map[walkIncident]bool{}, left: map[uint64]bool{}, counted: map[walkOpening]bool{},
 	}
-	w.alerts, w.silenced = map[int]walkAlert{}, map[int]bool{}
+	w.alerts, w.silenced, w.each = map[int]walkAlert{}, map[int]bool{}, kind.each
 	w.remember(0)
 
 	for step := range walkSteps + walkSettle {
@@ -235,6 +250,9 @@ func (w *walk) changeAlerts(step int, quiet bool) {
 		clear(w.counted)
 		clear(w.incidents)
 		w.changed(step)
+	case x < .24 && w.kind.changes:
+		w.each = !w.each
+		w.changed(step)
 	case x < .23: // a task is deleted with its record
 		delete(w.alerts, 4)
 		w.changed(step)
@@ -269,11 +287,16 @@ func (w *walk) endRun(quiet bool) bool {
 	if arrived := ok || !rejected && w.rng.Float64() < .4; arrived && r.receiver == w.receiver {
 		for _, key := range r.closed {
 			delete(w.believed, key)
+			if !r.each {
+				continue
+			}
 			maps.DeleteFunc(w.incidents, func(i walkIncident, _ bool) bool { return i.key == key })
 		}
 		for _, key := range r.opened {
 			w.believed[key] = true
-			w.incidents[walkIncident{key, r.ids[key]}] = true
+			if r.each {
+				w.incidents[walkIncident{key, r.ids[key]}] = true
+			}
 		}
 	}
 
@@ -305,8 +328,14 @@ func (w *walk) lead(step int, quiet bool) {
 	}
 
 	in := Input{
-		Limits: Limits{Hold: walkHold * walkStep, Keys: w.keys, Uncertain: 1 << 20, Runs: 3}, Now: walkStart.Add(time.Duration(now) * walkStep),
-		Revision: s.rev, Receiver: Receiver{UID: fmt.Sprint("r", s.receiver), For: walkFor * walkStep, Each: w.each, Held: s.paused}, Sent: s.sent,
+		Limits: Limits{Hold: walkHold * walkStep, Keys: w.kind.keys, Uncertain: 1 << 20, Runs: 3}, Now: walkStart.Add(time.Duration(now) * walkStep),
+		Revision: s.rev, Receiver: Receiver{UID: fmt.Sprint("r", s.receiver), For: walkFor * walkStep, Held: s.paused}, Sent: s.sent,
+	}
+	if s.each {
+		in.Receiver.Group = task.GroupTask
+	}
+	if s.each && !w.kind.changes { // a repetition would repair what a change breaks
+		in.Receiver.Repeat = walkRepeat * walkStep
 	}
 	ids, open := map[uint64]int64{}, task.AlertKeys{}
 	for name, a := range s.alerts {
@@ -341,7 +370,7 @@ func (w *walk) lead(step int, quiet bool) {
 		return
 	}
 
-	t := walkWrite{mod: before.Mod, receiver: s.receiver, sent: d.Sent, base: d.Sent, runs: map[string]walkRun{}, now: now}
+	t := walkWrite{mod: before.Mod, receiver: s.receiver, each: s.each, sent: d.Sent, base: d.Sent, runs: map[string]walkRun{}, now: now}
 	t.base.Sending = nil
 	if d.Message {
 		w.addRuns(&t, &d, ids, countedBy(&s, &t.base, now, d.Sent.Sending))
@@ -386,6 +415,10 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 		if d.Sent.Horizon > before.Horizon {
 			d.Sent.Horizon, d.Sent.HorizonAt = in.Revision, task.At(in.Now)
 		}
+	case "known-as-before":
+		if before.Group != in.Receiver.Group && before.UID == in.Receiver.UID && before.Sending == nil {
+			d.Sent.Delivered, d.Sent.Uncertain = before.Delivered, before.Uncertain
+		}
 	case "reopened-below-horizon":
 		d.Sent.HorizonAt = task.At(in.Now)
 	case "silenced-below-horizon":
@@ -404,6 +437,12 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 
 	m := next.Sent.Sending
 	switch w.mutant {
+	case "room-ignored":
+		if in.Receiver.hasEach() {
+			again.Limits.Keys = 1 << 20
+			next = Diff(&again)
+			m = next.Sent.Sending
+		}
 	case "silenced-below-horizon":
 		if m.Horizon != 0 {
 			next.Sent.Uncertain = withoutSilenced(next.Sent.Uncertain, in.Alerts)
@@ -415,13 +454,13 @@ func (w *walk) decide(in *Input, settled bool, open task.AlertKeys) Decision {
 			return !slices.ContainsFunc(in.Alerts, func(a Addressed) bool { return a.Key == key })
 		})
 	case "new-among-many":
-		if len(open) > w.keys {
+		if len(open) > w.kind.keys {
 			m.Opened = nil
 		}
 	}
 	if len(m.Opened)+len(m.Closed) == 0 {
 		next.Sent.Sending, next.Message, next.Write = nil, false, d.Write
-	} else if w.each {
+	} else if in.Receiver.hasEach() {
 		next.Runs = len(m.Opened) + len(m.Closed)
 	}
 
@@ -475,7 +514,13 @@ func (w *walk) addRuns(t *walkWrite, d *Decision, ids map[uint64]int64, counted 
 	}
 	for i, id := range m.Runs {
 		opened, closed := ofRun(&m, i)
-		r := walkRun{state: "queued", opened: opened, closed: closed, plain: m.Plain, receiver: t.receiver, ids: map[uint64]int64{}, counted: counted}
+		plain := m.Plain || t.each && slices.ContainsFunc(opened, func(key uint64) bool { return slices.Contains(t.base.Uncertain, key) })
+		if w.mutant == "runs-in-other-order" && t.each {
+			other := m
+			other.Opened, other.Closed = m.Closed, m.Opened
+			closed, opened = ofRun(&other, i)
+		}
+		r := walkRun{state: "queued", opened: opened, closed: closed, plain: plain, each: t.each, receiver: t.receiver, ids: map[uint64]int64{}, counted: counted}
 		if w.mutant == "revision-as-key" {
 			r.ids = ids
 		}
@@ -493,7 +538,7 @@ func (w *walk) addRuns(t *walkWrite, d *Decision, ids map[uint64]int64, counted 
 
 // commit applies a write if its comparisons hold, and judges it.
 func (w *walk) commit(t walkWrite, step int) {
-	if w.mutant != "uncompared" && t.mod != w.sent.Mod || w.mutant != "receiver-uncompared" && t.receiver != w.receiver {
+	if w.mutant != "uncompared" && t.mod != w.sent.Mod || w.mutant != "receiver-uncompared" && (t.receiver != w.receiver || t.each != w.each && len(t.runs) > 0) {
 		return
 	}
 
@@ -509,13 +554,22 @@ func (w *walk) commit(t walkWrite, step int) {
 
 		one := slices.ContainsFunc(w.past, func(s walkState) bool {
 			opened, closed := difference(&s, &t.base, t.now)
+			if t.each {
+				maps.Copy(opened, repeatable(&s, &t.base, t.now))
+			}
 			return s.rev >= w.sent.Mod && containsAll(opened, t.opened) && containsAll(closed, t.closed)
 		})
 		if !one {
 			w.fault("G59: at no revision is this message the difference")
 		}
+		if known := addKeys(addKeys(t.base.Delivered, t.base.Uncertain), t.opened); t.each && len(known) > w.kind.keys {
+			w.fault("a group with %d incidents, at most %d", len(known), w.kind.keys)
+		}
 	}
 
+	if t.sent.Group != w.sent.Group {
+		clear(w.incidents) // from here on, they are told in another way
+	}
 	w.sent = t.sent
 	w.sent.Mod = w.rev + 1
 	for id, r := range t.runs {
@@ -537,7 +591,7 @@ func (w *walk) judgeEnd() {
 		} else {
 			wantIncidents[walkIncident{key, 0}] = true
 		}
-		if counted := w.sent.Horizon != 0 && w.counted[walkOpening{key, a.at}]; !w.believed[key] && !counted {
+		if counted := w.sent.Horizon != 0 && w.counted[walkOpening{key, a.at}]; !w.believed[key] && !counted && !w.hasNoRoom() {
 			w.fault("G60: the receiver does not know of task %d", name)
 		}
 	}
@@ -547,17 +601,28 @@ func (w *walk) judgeEnd() {
 			w.fault("G60: the receiver believes that task %d is open", key>>32)
 		}
 	}
+	if w.hasNoRoom() {
+		maps.DeleteFunc(wantIncidents, func(i walkIncident, _ bool) bool { return !w.incidents[i] })
+	}
 	if w.each && !maps.Equal(w.incidents, wantIncidents) {
 		w.fault("G60: incidents %v, open %v", w.incidents, wantIncidents)
 	}
 }
 
-// walkKinds are the kinds of walks.
-var walkKinds = []struct {
-	name string
-	each bool
-	keys int
-}{{"one run", false, 1 << 20}, {"a run for each", true, 1 << 20}, {"little room", false, 2}}
+// hasNoRoom reports whether a group has as many incidents as it may have.
+func (w *walk) hasNoRoom() bool { return w.each && len(w.incidents) == w.kind.keys }
+
+// walkKind is a kind of walks.
+type walkKind struct {
+	name          string
+	each, changes bool // the receiver has a run for each alert; that changes
+	keys          int  // Limits.Keys
+}
+
+var walkKinds = []walkKind{
+	{"one run", false, false, 1 << 20}, {"a run for each", true, false, 1 << 20}, {"little room", false, false, 2},
+	{"little room for incidents", true, false, 2}, {"the group changes", true, true, 1 << 20},
+}
 
 // Verifies: G59, G60
 func TestDiff_TellsReceiversWhatIsOpen(t *testing.T) {
@@ -570,7 +635,7 @@ func TestDiff_TellsReceiversWhatIsOpen(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range walks {
-				if faults := runWalk(seed, "", kind.each, kind.keys); faults != nil {
+				if faults := runWalk(seed, "", kind); faults != nil {
 					t.Fatalf("seed %d: %q", seed, faults)
 				}
 			}
@@ -584,7 +649,7 @@ func TestDiff_WalksFindEachMutant(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(2000) {
 				for _, kind := range walkKinds {
-					if faults := runWalk(seed, mutant, kind.each, kind.keys); faults != nil {
+					if faults := runWalk(seed, mutant, kind); faults != nil {
 						t.Logf("seed %d, %s: %s", seed, kind.name, faults[0])
 						return
 					}

@@ -30,10 +30,11 @@ const (
 	VarAction   = "ALERT_ACTION"
 	VarKey      = "ALERT_KEY"
 	VarSeverity = "ALERT_SEVERITY"
+	VarEnds     = "ALERT_ENDS"
 )
 
 // variableNames are the names of all variables.
-var variableNames = []string{VarTitle, VarText, VarJSON, VarTask, VarKind, VarSince, VarURL, VarAction, VarKey, VarSeverity}
+var variableNames = []string{VarTitle, VarText, VarJSON, VarTask, VarKind, VarSince, VarURL, VarAction, VarKey, VarSeverity, VarEnds}
 
 // The values of ALERT_ACTION, as incident services name them.
 const (
@@ -44,16 +45,17 @@ const (
 // Message is a message to a receiver: what opened and closed since the last one that was delivered.
 type Message struct {
 	Now       time.Time
-	Cluster   string // the ID of the cluster
-	PublicURL string // of the Web UI; "" if it is not known
-	Receiver  string // NAMESPACE/NAME
-	Repeat    time.Duration
-	Output    bool // the receiver allows the output of runs
-	Plain     bool // only names and counts, because the last message failed
-	Test      bool // somebody tests the receiver
+	Cluster   string        // the ID of the cluster
+	PublicURL string        // of the Web UI; "" if it is not known
+	Receiver  string        // NAMESPACE/NAME
+	Repeat    time.Duration // after this time, what is open is sent again; 0: never
+	Output    bool          // the receiver allows the output of runs
+	Plain     bool          // only names and counts, because the last message failed
+	Test      bool          // somebody tests the receiver
 
 	Opened, Closed, Repeated []Item // all of them, the newest first; the texts contain the first ones
 	Unnamed                  int    // alerts that closed and whose records are gone, so only their number is known
+	Gone                     uint64 // the key of such an alert, if the message is about it alone
 
 	Open          map[string]int // the alerts that are open and not silenced, by namespace, with those of this message (CountOf)
 	Silenced      int            // the open alerts that are silenced
@@ -71,6 +73,41 @@ type Item struct {
 	Next        task.Time  // the next tick
 	NextWords   string     // why there is none, such as "paused after failures"
 	AuditReads  bool       // the namespace audits reads of output, so messages contain none
+}
+
+// Split returns the messages of a group, one for each alert of m, in the order of the runs of sending. Those about an alert that is
+// uncertain are plain, because its text may be what the receiver has rejected.
+func (m *Message) Split(sending *task.AlertMessage, uncertain task.AlertKeys) []*Message {
+	keyOf := func(items []Item, key uint64) []Item {
+		i := slices.IndexFunc(items, func(item Item) bool { return KeyOf(m.Cluster, &item.Alert) == key })
+		if i < 0 {
+			return nil
+		}
+		return items[i : i+1 : i+1]
+	}
+
+	var list []*Message
+	for _, key := range slices.Concat(sending.Closed, sending.Opened) {
+		one := *m
+		one.Opened, one.Closed, one.Repeated = keyOf(m.Opened, key), keyOf(m.Closed, key), keyOf(m.Repeated, key)
+		one.Plain = hasKey(uncertain, key)
+		if one.Unnamed = 0; len(one.Opened)+len(one.Closed)+len(one.Repeated) == 0 {
+			one.Unnamed, one.Gone = 1, key
+		}
+		list = append(list, &one)
+	}
+
+	return list
+}
+
+// RepeatOf returns after what time a group sends again what is open, if so many alerts are: a message of a minute has only some of them.
+func RepeatOf(repeat time.Duration, open int) time.Duration {
+	if repeat == 0 {
+		return 0
+	}
+
+	l := LimitsOf(task.GroupTask)
+	return max(repeat, time.Duration(open/l.Runs+1)*at(l.Pace, len(l.Pace)))
 }
 
 // CountOf returns how many alerts a record stands for: 1, or the number that a record of kind more counts.
@@ -164,18 +201,26 @@ func (m *Message) Variables() map[string]string {
 	w := newWriter(m)
 	v := map[string]string{
 		VarTitle: w.title, VarText: w.text(), VarJSON: w.json(), VarTask: "", VarKind: "", VarSince: "",
-		VarURL: w.url(w.single), VarAction: w.action(), VarKey: w.key(), VarSeverity: m.severity(),
+		VarURL: w.url(w.single), VarAction: w.action(), VarKey: w.key(), VarSeverity: m.severity(), VarEnds: timeText(w.ends()),
 	}
 
 	if w.single != nil {
 		a := &w.single.Alert
 		v[VarTask], v[VarKind] = nameOf(a), string(a.Kind)
-		if since, err := a.Since.MarshalText(); err == nil && !a.Since.IsZero() {
-			v[VarSince] = string(since)
-		}
+		v[VarSince] = timeText(a.Since)
 	}
 
 	return v
+}
+
+// timeText returns a time as variables contain it; "" for none.
+func timeText(t task.Time) string {
+	text, err := t.MarshalText()
+	if err != nil || t.IsZero() {
+		return ""
+	}
+
+	return string(text)
 }
 
 // Env returns the variables that the run of a receiver gets: all that its accept.env names, because a template that names a

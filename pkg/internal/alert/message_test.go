@@ -513,6 +513,54 @@ func hostileMessages(s string, n int) map[string]*Message {
 	}
 }
 
+func TestMessage_Ends(t *testing.T) {
+	resolved := closedSync(task.AlertClose{At: clockAt("02:00"), Why: task.AlertSucceeded})
+	for _, c := range []struct {
+		name, want string
+		m          *Message
+	}{
+		{"opened", "2026-11-24T05:01:00.000Z", message("02:01", func(m *Message) { m.Opened, m.Repeat = []Item{syncTask()}, time.Hour })},
+		{"never sent again", "", message("02:01", func(m *Message) { m.Opened, m.Repeat = []Item{syncTask()}, 0 })},
+		{"closed", "2026-11-24T01:01:00.000Z", message("02:01", func(m *Message) { m.Closed, m.Repeat = []Item{resolved}, time.Hour })},
+		{"closed, not sent again", "2026-11-24T01:01:00.000Z", message("02:01", func(m *Message) { m.Closed, m.Repeat = []Item{resolved}, 0 })},
+		{"a test", "2026-11-24T01:06:00.000Z", message("02:01", func(m *Message) { m.Test, m.Repeat = true, time.Hour })},
+	} {
+		if got := c.m.Variables()[VarEnds]; got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+
+	// 5,000 alerts, ten a minute, need more than eight hours.
+	if got := RepeatOf(time.Hour, 5000); got < 500*time.Minute || RepeatOf(time.Hour, 100) != time.Hour || RepeatOf(0, 5000) != 0 {
+		t.Errorf("5,000 alerts are sent again after %s", got)
+	}
+}
+
+func TestMessage_Split(t *testing.T) {
+	gone := uint64(0xabc)
+	other := syncTask()
+	other.Alert.Task = "web"
+	m := message("02:01", func(m *Message) {
+		m.Opened, m.Unnamed, m.Open = []Item{syncTask(), other}, 1, map[string]int{"shop": 9}
+	})
+	sync, web := KeyOf(m.Cluster, &m.Opened[0].Alert), KeyOf(m.Cluster, &m.Opened[1].Alert)
+
+	list := m.Split(&task.AlertMessage{Closed: task.AlertKeys{gone}, Opened: sortedKeys([]uint64{sync, web})}, task.AlertKeys{web})
+	if len(list) != 3 {
+		t.Fatalf("%d messages", len(list))
+	}
+	if v := list[0].Variables(); v[VarKey] != "0000000000000abc" || v[VarAction] != ActionResolve || v[VarTask] != "" || !strings.HasPrefix(v[VarTitle], "1 CLOSED") {
+		t.Errorf("an alert without a record: %q", v)
+	}
+	for _, one := range list[1:] {
+		v := one.Variables()
+		isWeb := v[VarKey] == FormatKey(web)
+		if !isWeb && v[VarKey] != FormatKey(sync) || v[VarAction] != ActionTrigger || one.Plain != isWeb || v[VarTask] == "" {
+			t.Errorf("plain %t: %q", one.Plain, v)
+		}
+	}
+}
+
 func FuzzMessage(f *testing.F) {
 	for _, s := range hostileTexts {
 		f.Add(s, uint8(1))

@@ -61,25 +61,29 @@ func (f *ReceiverFacts) Status(a *task.Alert, key uint64, now time.Time) task.Al
 		}
 		return slices.Contains(m.Closed, key)
 	}
-	// mention names the newest message about the alert that ended in one way, if it is still on record.
-	mention := func(failed bool) {
+	// mention names the newest message about the alert that ended in one way, if it is still on record. Of a message with several runs,
+	// only some may have failed. Then the newest message about the alert is the one that decided what is known of it.
+	mention := func(failed bool) (found bool) {
 		for i := range s.Past {
-			if m := &s.Past[i]; m.Failed == failed && contains(m) {
-				r.Run, r.At = firstRun(m), m.At
-				return
+			if m := &s.Past[i]; contains(m) && (m.Failed == failed || len(m.Runs) > 1) {
+				r.Run, r.At = runOf(m, key), m.At
+				return true
 			}
 		}
+
+		return false
 	}
 
 	_, uncertain := slices.BinarySearch(s.Uncertain, key)
 	_, delivered := slices.BinarySearch(s.Delivered, key)
 	delivered = delivered || s.Horizon > 0 && isBelow(a, s.Horizon, s.HorizonAt)
 	// Without a failed message, an uncertain alert is one that was silenced or not due when the horizon passed it.
-	hasFailed := len(s.Past) > 0 && s.Past[0].Failed
+	hasFailed := len(s.Past) > 0 && s.Past[0].Failed || s.Group == task.GroupTask && mention(true)
+	r.Run, r.At = "", task.Time{}
 
 	switch {
 	case s.Sending != nil && contains(s.Sending):
-		r.State, r.Run, r.At = task.ReceiverSending, firstRun(s.Sending), s.Sending.At
+		r.State, r.Run, r.At = task.ReceiverSending, runOf(s.Sending, key), s.Sending.At
 	case uncertain && hasFailed:
 		r.State = task.ReceiverFailed
 		mention(true)
@@ -96,10 +100,13 @@ func (f *ReceiverFacts) Status(a *task.Alert, key uint64, now time.Time) task.Al
 	return r
 }
 
-// firstRun returns the run of a message.
-func firstRun(m *task.AlertMessage) string {
-	if len(m.Runs) == 0 {
-		return ""
+// runOf returns the run of a message about an alert.
+func runOf(m *task.AlertMessage, key uint64) string {
+	for i, run := range m.Runs {
+		if opened, closed := ofRun(m, i); hasKey(opened, key) || hasKey(closed, key) {
+			return run
+		}
 	}
-	return m.Runs[0]
+
+	return ""
 }

@@ -2,6 +2,7 @@ package alert
 
 import (
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -43,7 +44,7 @@ func newWriter(m *Message) *writer {
 
 // action returns whether the incident of the key is open. That of a test is, because a test tries what an alert would do.
 func (w *writer) action() string {
-	open := w.m.Test || len(w.m.Opened) > 0 || len(w.m.Repeated) > 0 || len(w.m.Open) > 0
+	open := w.m.Test || w.m.Gone == 0 && (len(w.m.Opened) > 0 || len(w.m.Repeated) > 0 || len(w.m.Open) > 0)
 	if w.single != nil {
 		open = w.changes[w.single] != isClosed
 	}
@@ -54,10 +55,35 @@ func (w *writer) action() string {
 	return ActionResolve
 }
 
+// repeatsToEnd is after how many times of repetition an alert ends for a service that is not told again. Messages may come late, or fail
+// for a while.
+const repeatsToEnd = 4
+
+// testEnds is after what time a test ends.
+const testEnds = 5 * time.Minute
+
+// ends returns when what is open ends, unless it is sent again, and the time of the message if nothing is open. It is zero if nothing is
+// sent again.
+func (w *writer) ends() task.Time {
+	switch {
+	case w.action() == ActionResolve:
+		return task.At(w.m.Now)
+	case w.m.Test:
+		return task.At(w.m.Now.Add(testEnds))
+	case w.m.Repeat == 0:
+		return task.Time{}
+	}
+
+	return task.At(w.m.Now.Add(repeatsToEnd * w.m.Repeat))
+}
+
 // key returns the key of the only alert, or one of the receiver. A test has another one, so that it belongs to no incident.
 func (w *writer) key() string {
 	if w.single != nil {
 		return FormatKey(KeyOf(w.m.Cluster, &w.single.Alert))
+	}
+	if w.m.Gone != 0 {
+		return FormatKey(w.m.Gone)
 	}
 
 	about := task.Alert{Receiver: w.m.Receiver}

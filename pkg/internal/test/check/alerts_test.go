@@ -268,6 +268,27 @@ func TestCheck_Messages(t *testing.T) {
 			p.begins(func(m *task.AlertMessage) {})
 			p.begins(func(m *task.AlertMessage) {})
 		}},
+		{"a group with a run for each alert", "", func(p *pager) {
+			p.sent.Group = task.GroupTask
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{p.opened} })
+			p.ends()
+			p.pass(70)
+			p.begins(func(m *task.AlertMessage) { m.Opened, m.Repeats = task.AlertKeys{p.opened}, true })
+		}},
+		{"a group with two runs for one alert", "G59", func(p *pager) {
+			p.sent.Group = task.GroupTask
+			p.begins(func(m *task.AlertMessage) { m.Opened, m.Runs = task.AlertKeys{p.opened}, append(m.Runs, m.Runs[0]) })
+		}},
+		{"a group twice in a minute", "G59", func(p *pager) {
+			p.sent.Group = task.GroupTask
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{p.opened} })
+			p.ends()
+			p.begins(func(m *task.AlertMessage) { m.Opened, m.Repeats = task.AlertKeys{p.opened}, true })
+		}},
+		{"a group opens what was delivered", "G59", func(p *pager) {
+			p.sent.Group, p.sent.Delivered = task.GroupTask, task.AlertKeys{p.opened}
+			p.begins(func(m *task.AlertMessage) { m.Opened = task.AlertKeys{p.opened} })
+		}},
 		{"many", "G59", func(p *pager) {
 			for range messageLimit + 1 {
 				p.begins(func(m *task.AlertMessage) {})

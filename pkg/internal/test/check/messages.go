@@ -12,10 +12,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The limit of messages to a receiver.
+// The limits of messages to a receiver, and to one with a run for each alert.
 const (
 	messageLimit  = 3
 	messagePeriod = 6 * time.Minute
+	groupPeriod   = time.Minute
+	groupRuns     = 10
 )
 
 // messageJudge judges the messages to receivers of alerts (G59): one at a time, with what is different at one revision, and not too many.
@@ -124,17 +126,29 @@ func (j *messageJudge) checkSent(d *delta, receiver string, ch *sentChange) {
 	}
 
 	j.checkDifference(receiver, after, ch.key)
+	j.checkPace(after, ch.key)
+}
+
+// checkPace checks that a message does not begin too soon after others, and has as many runs as it may have.
+func (j *messageJudge) checkPace(after *task.AlertsSent, key string) {
+	m, limit, period := after.Sending, messageLimit, messagePeriod
+	if after.Group != "" {
+		limit, period = 1, groupPeriod
+		if told := len(m.Opened) + len(m.Closed); len(m.Runs) != told || told > groupRuns {
+			j.addViolation("G59", key, "a message has %d runs for %d alerts; a group has one for each, and at most %d", len(m.Runs), told, groupRuns)
+		}
+	}
 
 	if j.opts.wasWrong(m.At.Time) {
 		return
 	}
 
 	begun := append(j.begun[after.UID], m.At.Time)
-	if len(begun) > messageLimit {
-		if passed := m.At.Sub(begun[0]); passed < messagePeriod-2*j.opts.Skew-time.Second {
-			j.addViolation("G59", ch.key, "this is the %dth message within %s", messageLimit+1, passed)
+	begun = begun[max(0, len(begun)-limit-1):]
+	if len(begun) > limit {
+		if passed := m.At.Sub(begun[0]); passed < period-2*j.opts.Skew-time.Second {
+			j.addViolation("G59", key, "this is message %d within %s", limit+1, passed)
 		}
-		begun = begun[1:]
 	}
 	j.begun[after.UID] = begun
 }
@@ -163,7 +177,7 @@ func (j *messageJudge) checkDifference(receiver string, after *task.AlertsSent, 
 		switch {
 		case !j.isOpenFor(receiver, k, m.Revision):
 			j.addViolation("G59", key, "a message opens alert %016x, which is not open for this receiver at revision %d", k, m.Revision)
-		case slices.Contains(after.Delivered, k) && !slices.Contains(after.Uncertain, k):
+		case slices.Contains(after.Delivered, k) && !slices.Contains(after.Uncertain, k) && (after.Group == "" || !m.Repeats):
 			j.addViolation("G59", key, "a message opens alert %016x, which was delivered before", k)
 		}
 	}

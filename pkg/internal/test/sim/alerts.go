@@ -87,7 +87,7 @@ func (u *user) applyReceiver(ctx context.Context, c *client.Client, mark string)
 	action := task.Action{Process: &task.Process{Command: []string{"sim", "300ms", Flaky}}}
 	s := task.ReceiverDefaults(action)
 	s.Name, s.Namespace, s.Description, s.Action = receiverName, simNamespace, mark, action
-	s.Receiver, s.Accept = &task.Receiver{}, task.Accept{Env: []string{"ALERT_TEXT"}}
+	s.Receiver, s.Accept = &task.Receiver{Group: pickRandom(u.rng, []string{"", task.GroupTask})}, task.Accept{Env: []string{"ALERT_TEXT"}}
 
 	return c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 }
