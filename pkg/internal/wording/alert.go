@@ -25,11 +25,11 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 		}
 		return "no success by the deadline, " + at(a.Deadline)
 	case task.AlertMaxLateness:
-		return "a tick has not started in time" + sinceText(a.Since, at)
+		return "a tick has not started in time"
 	case task.AlertMaxDuration:
-		return "a run takes too long" + sinceText(a.Since, at)
+		return "a run takes too long"
 	case task.AlertMaxPause:
-		return "the task is paused for too long" + sinceText(a.Since, at)
+		return "the task is paused for too long"
 	case task.AlertMore:
 		var kinds []string
 		for _, kind := range slices.Sorted(maps.Keys(a.More)) {
@@ -41,14 +41,6 @@ func AlertProblem(a *task.Alert, at func(task.Time) string) string {
 	}
 
 	return string(a.Kind)
-}
-
-// sinceText returns ", since TIME", or "" if the time is not known.
-func sinceText(t task.Time, at func(task.Time) string) string {
-	if t.IsZero() {
-		return ""
-	}
-	return ", since " + at(t)
 }
 
 // UnmetText describes which expectations of a task are not met.

@@ -23,6 +23,9 @@ func TestAlertTexts(t *testing.T) {
 		problem(task.Alert{Kind: task.AlertFailures, Failures: 1}):                                              "the last run failed",
 		problem(task.Alert{Kind: task.AlertSuccessWithin}):                                                      "no success in time",
 		problem(task.Alert{Kind: task.AlertSuccessBy, Deadline: one}):                                           "no success by the deadline, 01:00",
+		problem(task.Alert{Kind: task.AlertMaxLateness, Since: one, Deadline: one}):                             "a tick has not started in time",
+		problem(task.Alert{Kind: task.AlertMaxDuration, Since: one}):                                            "a run takes too long",
+		problem(task.Alert{Kind: task.AlertMaxPause, Since: one}):                                               "the task is paused for too long",
 		problem(task.Alert{Kind: task.AlertMore, More: map[task.AlertKind]int{"success_by": 2, "failures": 9}}): "more alerts: 9 failures, 2 success_by",
 		problem(task.Alert{Kind: task.AlertCluster, Text: "a\x1bb"}):                                            "a\ufffdb",
 
