@@ -152,8 +152,12 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 		wrong("the task is a shadow")
 	case a.Kind == task.AlertMaxDuration && t.hasEnded(a.Run):
 		wrong("run %s has ended", a.Run)
-	case a.Kind == task.AlertSuccessWithin && e.Shadow:
+	case isAboutSuccess(a.Kind) && e.Shadow:
 		wrong("the task is a shadow")
+	case isAboutSuccess(a.Kind) && !j.opts.wasWrong(a.OpenedAt.Time) && j.isPausedByPerson(e, a.OpenedAt.Time):
+		wrong("a person has paused the task")
+	case a.Kind == task.AlertSuccessBy:
+		j.checkMissedDeadline(t, a, wrong)
 	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, expected, a.OpenedAt.Time, -j.tolerance()):
 		wrong("a run succeeded at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 	}
@@ -195,6 +199,10 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessWithin:
 		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasSucceeded(p, j.alertsOf(t), a.Closed.At.Time, j.tolerance()) {
 			wrong("the last run that succeeded ended at %s", formatTime(timeOfMS(p.lastSuccessAt)))
+		}
+	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessBy:
+		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasMetDeadline(t, former, a) {
+			wrong("no run has succeeded that was due by %s, or by a later deadline", formatTime(former.Deadline.Time))
 		}
 	case a.Kind == task.AlertFailures:
 		wrong("this is no reason")
@@ -264,7 +272,7 @@ func (j *alertJudge) checkEnd() {
 
 	for _, key := range slices.Sorted(maps.Keys(j.records)) {
 		ch := j.records[key]
-		if ch.alert.Kind != task.AlertFailures || !ch.alert.IsOpen() {
+		if ch.alert.Kind != task.AlertFailures && !isAboutSuccess(ch.alert.Kind) || !ch.alert.IsOpen() {
 			continue
 		}
 
@@ -273,8 +281,12 @@ func (j *alertJudge) checkEnd() {
 		case t.entry == nil || t.entry.UID != ch.alert.UID:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but its task does not exist")
 		case t.entry.create <= j.cluster.began:
-		case !j.alertsOf(t).Expects(task.AlertFailures):
+		case !j.alertsOf(t).Expects(ch.alert.Kind):
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open that the task does not expect")
+		case isAboutSuccess(ch.alert.Kind):
+			if p := t.entry.Pause(); t.entry.Paused && p != nil && p.By != task.PausedByFailures && p.Until.IsZero() {
+				j.breachTask("G58", ch.ref, 0, key, "the alert %s is open, but a person has paused the task", ch.alert.Kind)
+			}
 		case t.pastOf(t.entry.incarnation).dead == 0:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but no dead run is newer than the last success")
 		}

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -181,6 +182,103 @@ func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
 			if name == "too early" {
 				only(t, h.check(Options{WrongClocks: []WrongClock{{"a", a.OpenedAt.Time, a.OpenedAt.Time}}}).Violations, "")
 			}
+		})
+	}
+}
+
+// The task has a tick every second and a deadline every 20 seconds.
+//
+// Verifies: G57, G58
+func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
+	opens := func(h hand, deadline float64) (op, task.Alert) {
+		a := task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time(), Deadline: task.At(time.UnixMilli(h.at(deadline)))}
+		return op{h.keys.Alert(h.ref, task.AlertSuccessBy), a}, a
+	}
+	opened := func(h hand, deadline float64) { w, _ := opens(h, deadline); h.txn(w) }
+	closed := func(h hand, deadline float64, why task.AlertReason) {
+		w, a := opens(h, deadline)
+		h.txn(w)
+		a.Closed = &task.AlertClose{At: h.time(), Why: why}
+		h.txn(op{w.key, a})
+	}
+	at := func(seconds float64, then func(h hand)) func(h hand) {
+		return func(h hand) { h.until(seconds); then(h) }
+	}
+
+	for name, c := range map[string]struct {
+		promise string
+		isQuiet bool
+		happens func(h hand)
+	}{
+		"no run": {"", false, at(36, func(h hand) { opened(h, 20) })},
+		"the tick before succeeded": {"", false, func(h hand) {
+			h.runs(18, task.Succeeded)
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"the tick succeeded": {"G57", false, func(h hand) {
+			h.runs(19, task.Succeeded)
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"a later tick succeeded": {"G57", false, func(h hand) {
+			h.runs(30, task.Succeeded)
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"the tick failed": {"", false, func(h hand) {
+			h.runs(19, task.Failed)
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"the tick was skipped by another run": {"", false, func(h hand) {
+			h.until(19)
+			h.sealed(h.not(19, task.Skipped, task.ReasonOverlap))
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"the tick was frozen": {"G57", false, func(h hand) {
+			h.until(18.5)
+			h.freeze("")
+			h.until(19)
+			h.sealed(h.not(19, task.Skipped, task.ReasonFrozen))
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+		"too early":   {"G57", false, at(34, func(h hand) { opened(h, 20) })},
+		"no deadline": {"G57", false, at(36, func(h hand) { opened(h, 19) })},
+		"paused": {"G57", false, func(h hand) {
+			h.txn(h.knows(func(e *task.Entry, own *task.Own) {
+				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: "ann"}}
+			}))
+			at(36, func(h hand) { opened(h, 20) })(h)
+		}},
+
+		"closes after a success": {"", false, func(h hand) {
+			h.until(36)
+			w, a := opens(h, 20)
+			h.txn(w)
+			h.runs(37, task.Succeeded)
+			a.Closed = &task.AlertClose{At: h.time(), Why: task.AlertSucceeded}
+			h.txn(op{w.key, a})
+		}},
+		"closes after a success of an older tick": {"G57", false, func(h hand) {
+			h.runs(18, task.Succeeded)
+			at(36, func(h hand) { closed(h, 20, task.AlertSucceeded) })(h)
+		}},
+		"closes as paused": {"G57", false, at(36, func(h hand) { closed(h, 20, task.AlertPaused) })},
+		"does not close": {"G58", true, func(h hand) {
+			at(36, func(h hand) { opened(h, 20) })(h)
+			h.txn(h.knows(func(e *task.Entry, own *task.Own) {
+				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: "ann"}}
+			}))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				e.Alerts, e.Retry.Attempts = &task.Alerts{Failures: new(0), SuccessBy: "*/20 * * * * *"}, 1
+			})
+			c.happens(h)
+
+			// These histories decide few ticks, and change the entry outside of the API.
+			found := slices.DeleteFunc(h.check(Options{Evaluated: c.isQuiet}).Violations, func(v Violation) bool {
+				return v.Promise != "G57" && v.Promise != "G58"
+			})
+			only(t, found, c.promise)
 		})
 	}
 }

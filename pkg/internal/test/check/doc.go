@@ -25,8 +25,8 @@
 //   - the access records allowed each write that an audit record describes, and each change of them puts the fence (G27)
 //   - nothing is written or starts that the record of its namespace forbids (G29)
 //   - each record that a trim deletes from a history is in the ledger of its task in the same revision, once (G31)
-//   - an alert opens only if its expectation is not met, and closes only if it is met or nothing is expected any more (G57); deadlines
-//     are not judged
+//   - an alert opens only if its expectation is not met, and closes only if it is met or nothing is expected any more (G57); whether one opens
+//     for a time or a deadline that passes is not judged
 //   - a receiver gets one message at a time, which contains only what is different at one revision, and three within six minutes, or one a minute with a run for each of ten alerts (G59)
 //   - a run's state and its pauses change only in legal steps ("state")
 //   - records can be read ("form")

@@ -48,8 +48,11 @@ func expectSuccess(s *task.Spec, r *rand.Rand) {
 // drawAlerts draws what is expected of a task, and who is notified: nobody, the receiver, or also one that does not exist.
 func drawAlerts(r *rand.Rand) *task.Alerts {
 	a := &task.Alerts{Failures: new(1 + r.IntN(3)), Notify: pickRandom(r, [][]string{nil, {receiverName}, {receiverName}, {receiverName, "nobody"}})}
-	if r.IntN(3) == 0 {
+	switch r.IntN(3) {
+	case 0:
 		a.SuccessWithin = task.Duration(time.Minute)
+	case 1:
+		a.SuccessBy = "*/15 * * * * *"
 	}
 
 	return a

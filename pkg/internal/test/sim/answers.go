@@ -77,7 +77,7 @@ func (w *world) judgeRange(c *client.Client, ref record.Ref, past pasttick.Past)
 	}
 
 	a, ok := ask(w, "why all", ref, func(ctx context.Context) (task.Answer, error) {
-		return c.Tasks.Why(ctx, ref.Namespace, ref.Name, pasttick.RangeQuestion(simulationStart, time.Now()))
+		return c.Tasks.Why(ctx, ref.Namespace, ref.Name, pasttick.RangeQuestion(w.began, time.Now()))
 	})
 	if !ok {
 		return nil

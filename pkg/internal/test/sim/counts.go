@@ -158,12 +158,14 @@ func (w *world) countAlert(keys record.Keys, e check.Event) {
 		w.counts["message to a receiver"]++
 	}
 
-	if _, _, ok := keys.ParseAlert(e.Key); !ok || e.Deleted {
+	about, _, ok := keys.ParseAlert(e.Key)
+	if !ok || e.Deleted {
 		return
 	}
 
 	if a, _ := record.Decode[task.Alert](e.Value); a.IsOpen() {
 		w.counts["alert opens"]++
+		w.counts["alert "+string(about.Kind)+" opens"]++
 	} else {
 		w.counts["alert closes as "+string(a.Closed.Why)]++
 	}

@@ -78,6 +78,7 @@ var (
 	replacedScenario   = scenario{"replaced", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withReplacements}}
 	alertingScenario   = scenario{"alerting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 3, Slots: 20, Shape: withAlerts, Calls: []string{"edit alerts", "dismiss all"}, WrapClient: delayAlerts}}
 	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
+	lateSuccesses      = scenario{"late successes", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 70 * time.Second, Tasks: 3, Slots: 20, Shape: withLateSuccesses, Calls: []string{"resume"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
@@ -138,6 +139,7 @@ var detections = map[string]detection{
 	"old-dead-run":     {[]string{"G57", "G58"}, alertingScenario},
 	"retry-closes":     {[]string{"G57"}, repeatingScenario},
 	"row-only":         {[]string{"G57"}, alertingScenario},
+	"older-tick":       {[]string{"G57"}, lateSuccesses},
 
 	// Decisions.
 	"ledger-twice":      {[]string{"G31"}, foldedScenario},
@@ -251,6 +253,13 @@ func writesAlert(op clientv3.Op) bool {
 func withLongFailures(s *task.Spec) {
 	withAlerts(s)
 	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/20 * * * * *"}, task.OverlapSkip, []string{"sim", "8s", "1"}
+}
+
+// withLateSuccesses gives tasks runs that succeed long after the deadlines of the ticks that they skip.
+func withLateSuccesses(s *task.Spec) {
+	withAlerts(s)
+	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/5 * * * * *"}, task.OverlapSkip, []string{"sim", "40s", "0"}
+	s.Alerts = &task.Alerts{Failures: new(0), SuccessBy: "*/10 * * * * *"}
 }
 
 // withCrowds lets tasks have two runs at a time, which take longer than that.

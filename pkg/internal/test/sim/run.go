@@ -80,7 +80,7 @@ func Run(t *testing.T, seed uint64, o Options) Report {
 
 // runInBubble runs the phases of a simulation: start, faults, recovery, quiet, and judgement.
 func runInBubble(t *testing.T, seed uint64, o Options) Report {
-	time.Sleep(time.Until(simulationStart))
+	time.Sleep(time.Until(o.startTime(seed)))
 
 	// life outlives the test's context, because daemons must end before the bubble does.
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -135,6 +135,22 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	return w.buildReport(seed, until)
 }
 
+// drawsWorkloads reports whether the seed draws workloads, or the options list them.
+func (o *Options) drawsWorkloads() bool {
+	return o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0
+}
+
+// startTime returns when the simulation of a seed begins. Half of those with alerts begin shortly before clocks go back, because of their
+// deadlines.
+func (o *Options) startTime(seed uint64) time.Time {
+	hasAlerts := slices.ContainsFunc(o.drawWorkloads(seed), func(l workload) bool { return l.name == "alerts" })
+	if o.drawsWorkloads() && hasAlerts && seed%2 == 0 {
+		return clockChange.Add(-30 * time.Second)
+	}
+
+	return simulationStart
+}
+
 // startNodes draws the options that are not set, and starts the first nodes.
 func (w *world) startNodes(seed uint64) {
 	o := &w.opts
@@ -151,7 +167,7 @@ func (w *world) startNodes(seed uint64) {
 	draw(&o.Tasks, 6, 14)
 
 	// Workloads change what users do, so they are drawn only if the options leave that open.
-	if o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0 {
+	if o.drawsWorkloads() {
 		w.workloads = o.drawWorkloads(seed)
 	}
 

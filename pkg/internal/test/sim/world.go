@@ -23,6 +23,9 @@ import (
 // before any time that tasks expect.
 var simulationStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
+// clockChange is when the clocks of America/New_York, the zone of some tasks, go back by an hour.
+var clockChange = time.Date(2026, 11, 1, 6, 0, 0, 0, time.UTC)
+
 // world is a cluster and everything around it, in one bubble.
 type world struct {
 	t         testing.TB
@@ -31,6 +34,7 @@ type world struct {
 	rng       *rand.Rand // of the scenario; only one goroutine draws from it
 	weather   weather    // of links that are created from now on
 	dir       string     // of all data directories
+	began     time.Time
 
 	store  *kvmem.Store                           // the in-memory etcd
 	skewed time.Duration                          // the largest error that any clock had
@@ -67,7 +71,7 @@ type world struct {
 // newWorld returns a cluster without nodes.
 func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world {
 	w := &world{
-		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
+		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), began: time.Now(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
 		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{}, times: map[int64]time.Time{},
 		edits: edits{failed: map[record.Ref]int{}, uncompared: map[int64]bool{}},
 	}
