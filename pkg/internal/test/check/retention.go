@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -91,7 +92,34 @@ func (j *retentionJudge) checkRevision(d *delta) {
 			if _, deleted := j.cluster.kept.tombstones[ref]; deleted && (tomb == nil || !tomb.deleted) {
 				j.breachTask("G25", ref, 0, now.key, "the task is created again, but its tombstone remains")
 			}
+			j.checkUndelete(ref, now)
 		}
+	}
+}
+
+// checkUndelete checks that a task which comes back after its deletion is the one that was deleted, apart from a pause that has
+// ended since.
+func (j *retentionJudge) checkUndelete(ref record.Ref, now *specChange) {
+	back, err := record.DecodeTask(now.value, 0)
+	if err != nil || back.Change != task.ChangeUndeleted {
+		return
+	}
+
+	gone, deleted := j.cluster.kept.tombstones[ref]
+	if !deleted || gone.Spec == nil {
+		j.breachTask("G25", ref, 0, now.key, "the task is undeleted, but its tombstone has no copy")
+		return
+	}
+
+	was := *gone.Spec
+	if was.Paused && !back.Paused && !was.PausedUntil.IsZero() && back.CreatedAt.After(was.PausedUntil.Time) {
+		was.Paused, was.PausedUntil, was.PauseReason = false, task.Time{}, ""
+	}
+	if diff := task.Differences(was, back.Spec); len(diff) > 0 {
+		j.breachTask("G25", ref, 0, now.key, "the task is undeleted with other fields: %s", strings.Join(diff, "; "))
+	}
+	if back.UID == gone.UID {
+		j.breachTask("G25", ref, 0, now.key, "the task is undeleted with the uid of the deleted one")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/ledger"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -348,6 +349,16 @@ func TestCheck_Remembered(t *testing.T) {
 			h.events = slices.DeleteFunc(h.events, func(ev Event) bool { return ev.Deleted && strings.Contains(ev.Key, "/versions/") })
 		}},
 		{"created anew", "", nil, func(h hand) { h.remove(h.simTask); h.sim.create("one", 0, 1, nil) }},
+		{"undeleted", "", nil, func(h hand) { undeletes(h, func(*tombstone, *task.Task) {}) }},
+		{"undeleted after its pause", "", nil, func(h hand) {
+			undeletes(h, func(was *tombstone, is *task.Task) {
+				was.Spec.Paused, was.Spec.PausedUntil = true, task.At(is.CreatedAt.Add(-time.Second))
+			})
+		}},
+		{"undeleted without its pause", "G25", nil, func(h hand) { undeletes(h, func(was *tombstone, _ *task.Task) { was.Spec.Paused = true }) }},
+		{"undeleted with other fields", "G25", nil, func(h hand) { undeletes(h, func(_ *tombstone, is *task.Task) { is.Timeout *= 2 }) }},
+		{"undeleted with its former uid", "G25", nil, func(h hand) { undeletes(h, func(was *tombstone, is *task.Task) { is.UID = was.UID }) }},
+		{"undeleted without a copy", "G25", nil, func(h hand) { undeletes(h, func(was *tombstone, _ *task.Task) { was.Spec = nil }) }},
 		{"created anew beside its tombstone", "G25", nil, func(h hand) {
 			h.remove(h.simTask)
 			h.sim.create("one", 0, 1, nil)
@@ -368,4 +379,23 @@ func TestCheck_Remembered(t *testing.T) {
 			h.done(task.Succeeded)
 		}},
 	})
+}
+
+// undeletes deletes the task of a story and undeletes it. change can alter the tombstone and the task that comes back.
+func undeletes(h hand, change func(was *tombstone, is *task.Task)) {
+	spec := task.Defaults()
+	spec.Namespace, spec.Name, spec.Schedule, spec.Timeout = h.ref.Namespace, h.ref.Name, task.Schedules{"@daily"}, task.Duration(time.Minute)
+	copied := spec
+	was := tombstone{UID: h.simTask.entry.UID, DeletedAt: h.time(), DeletedBy: "ann", Spec: &copied}
+	is := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: h.time(), Change: task.ChangeUndeleted}
+	change(&was, &is)
+
+	h.bury(h.simTask, was)
+	h.sim.create(h.ref.Name, h.ref.Shard, 1, func(e *task.Entry) { e.UID = is.UID })
+	for i := len(h.events) - 1; i >= 0; i-- {
+		if e := &h.events[i]; e.Key == h.keys.Spec(h.ref) {
+			e.Value = json.RawMessage(record.Encode(is))
+			return
+		}
+	}
 }

@@ -81,6 +81,8 @@ type tombstone struct {
 	DeletedAt task.Time `json:"deleted_at"`
 	DeletedBy string    `json:"deleted_by"`
 	Why       string    `json:"why"`
+
+	Spec *task.Spec `json:"spec,omitempty"` // what undelete creates
 }
 
 func newKeptRecords() keptRecords {
