@@ -135,11 +135,7 @@ func recordTable(f *factory.Factory, list []task.AuditRecord, wide bool) *output
 	for _, r := range list {
 		at := f.NoValue()
 		if !r.Time.IsZero() {
-			local := r.Time.In(f.Zone(output.ReaderZone))
-			if f.TimeMode == output.TimeUTC {
-				local = r.Time.UTC()
-			}
-			at = local.Format(time.DateTime)
+			at = output.ExactTime(r.Time.In(f.Zone(output.ReaderZone)).Truncate(time.Second))
 		}
 
 		row := []string{at, output.OneLine(r.Subject), output.OneLine(r.Operation), objectsText(r.Objects, wide), noteText(f, r)}

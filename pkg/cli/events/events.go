@@ -197,7 +197,7 @@ func printEvents(f *factory.Factory, o eventFlags, events iter.Seq2[task.Event, 
 // The columns have fixed widths, because lines are printed one by one.
 var (
 	eventHeads  = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
-	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "SUBJECT": 28}
+	eventWidths = map[string]int{"REVISION": 10, "TIME": 23, "KIND": 7, "SUBJECT": 28}
 )
 
 // printEvent prints one event as a line, with headings above the first one.
@@ -234,11 +234,7 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 func eventCells(f *factory.Factory, e task.Event) []string {
 	at := f.NoValue()
 	if !e.Time.IsZero() {
-		local := e.Time.In(f.Zone(output.ReaderZone))
-		if f.TimeMode == output.TimeUTC {
-			local = e.Time.UTC()
-		}
-		at = local.Format(time.DateTime)
+		at = output.ExactTime(e.Time.In(f.Zone(output.ReaderZone)).Truncate(time.Second))
 		if e.Approximate {
 			at += "~"
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"html"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +56,8 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 
 	base := strings.TrimSuffix(c.Server(), "/")
 	if strings.HasPrefix(base, "unix://") {
-		return failure.Usage("a browser cannot open the unix socket %s", base).WithHint("name the node's address, for example --server http://127.0.0.1:7070")
+		return failure.Usage("a browser cannot open the unix socket %s", base).
+			WithHint("create a token of your own with carillon token create --for user:NAME --until 8h, and use it at the node's address: carillon --server http://127.0.0.1:7070 --token-file FILE ui")
 	}
 
 	u, note, err := createLink(ctx, c, base)
@@ -73,8 +76,30 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 	}
 
 	f.Note("%s", note)
+	if line := tunnelLine(base); line != "" && !hasDesktop(f) {
+		f.Note("if your browser is on another computer, run this there first: %s", line)
+	}
 
 	return f.Print(u.URL + "\n")
+}
+
+// tunnelLine returns the ssh command that makes a loopback address of this host reachable at the same address of another
+// computer, or "" if others can reach the address anyway.
+func tunnelLine(base string) string {
+	u, err := url.Parse(base)
+	if err != nil || u.Port() == "" {
+		return ""
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return ""
+	}
+
+	host, err := os.Hostname()
+	if err != nil {
+		host = "HOST"
+	}
+
+	return "ssh -L " + u.Port() + ":" + u.Host + " " + host
 }
 
 // createLink returns a login link, and the note to print with it. A caller who cannot have one, such as one with a

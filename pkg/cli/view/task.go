@@ -71,10 +71,7 @@ func PastOrFuture(f *factory.Factory) func(task.Time) string {
 func soonText(f *factory.Factory, t task.Time, timezone string) string {
 	zone := f.Zone(timezone)
 	if local, now := t.In(zone), f.Now().In(zone); f.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
-		if local.Second() != 0 {
-			return local.Format("15:04:05")
-		}
-		return local.Format("15:04")
+		return output.ClockTime(local)
 	}
 
 	return f.FutureTime(t, timezone)
