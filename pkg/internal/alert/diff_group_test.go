@@ -146,3 +146,17 @@ func TestDiff_TellsAllAgainIfTheGroupChanges(t *testing.T) {
 	p.wait(time.Hour, true)
 	p.expect("10s +a +b", "1h0m5s +a", "1h5m0s -b", "2h0m5s +a")
 }
+
+// One message says that an outage is over. An incident about it must be resolved.
+func TestDiff_ClosesOutagesInAGroup(t *testing.T) {
+	for group, want := range map[string][]string{"": {"10s +o"}, task.GroupTask: {"10s +o", "6m0s -o"}} {
+		p := newPost(t)
+		p.in.Receiver.Group, p.in.Limits = group, LimitsOf(group)
+		p.open("o")
+		p.alerts["o"].Alert.Kind, p.alerts["o"].Alert.Code = task.AlertCluster, task.WarnOutage
+		p.wait(time.Minute, true)
+		p.close("o")
+		p.wait(time.Hour, true)
+		p.expect(want...)
+	}
+}
