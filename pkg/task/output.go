@@ -18,7 +18,7 @@ type Output struct {
 	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. The node's spool_retention is the maximum." absent:"the node's" min:"1m" max:"87600h"`
 	Mask     *bool    `json:"mask,omitempty" doc:"Replaces values of secrets in the output of processes by ***. To set it to false, you need the right to use the secrets of the task." absent:"true"`
 	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block." absent:"true"`
-	Mail     []string `json:"mail,omitempty" doc:"Addresses to which the node sends the output of each run, at most once, as MAILTO does for cron. Only for processes." absent:"none" maxItems:"10" uniqueItems:"true" example:"[\"ann@example.com\"]"`
+	Mail     []string `json:"mail,omitempty" doc:"Addresses to which the node sends the output of each run, at most once, as MAILTO does for cron. Only for processes." absent:"none" maxItems:"10" uniqueItems:"true" example:"ann@example.com"`
 	MailWhen string   `json:"mail_when,omitempty" doc:"output: the last attempt of a run printed something. failure: the run failed or timed out." absent:"output" enum:"output,failure"`
 	MailFrom string   `json:"mail_from,omitempty" doc:"The sender of these mails, as MAILFROM does for cron." absent:"the user of the process" example:"cron@example.com"`
 }

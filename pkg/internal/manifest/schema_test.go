@@ -225,6 +225,8 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 	case group == "queue":
 		doc["overlap"] = task.OverlapQueue
 		doc[group] = map[string]any{inner: value}
+	case path == "output.mail_when":
+		doc["action"], doc[group] = processWith("dir", "/"), map[string]any{inner: value, "mail": []string{"ann@example.com"}}
 	case path == "accept.args":
 		doc["action"], doc[group] = processWith("dir", "/"), map[string]any{inner: value}
 	case path == "max_active":
