@@ -250,7 +250,7 @@ func TestBadRequests_AreRefused(t *testing.T) {
 
 		{request{method: "GET", path: a + "/next?count=0"}, 422, task.CodeOutOfRange, "count"},
 		{request{method: "GET", path: a + "/next?count=1001"}, 422, task.CodeOutOfRange, "count"},
-		{request{method: "GET", path: a + "/next?from=yesterday"}, 422, task.CodeBadTime, "from"},
+		{request{method: "GET", path: a + "/next?from=soon"}, 422, task.CodeBadTime, "from"},
 		{request{method: "GET", path: a + "/next?from=1970-01-01T00:00:00Z"}, 422, task.CodeBadTime, "from"},
 		{request{method: "GET", path: "/v1/runs?state=done"}, 422, task.CodeBadValue, "state"},
 		{request{method: "GET", path: "/v1/runs?task=a"}, 422, task.CodeUnknown, "task"},

@@ -277,7 +277,7 @@ func TestEvents_RefuseWhatTheyDoNotKnow(t *testing.T) {
 
 	for path, field := range map[string]string{
 		"/v1/events?after=x": "after", "/v1/events?after=-1": "after", "/v1/events?after=12.0": "after", "/v1/events?after=012": "after",
-		"/v1/events?after=1.99999999999": "after", "/v1/events?kind=node,nodes": "kind", "/v1/events?kind=": "kind", "/v1/events?since=yesterday": "since",
+		"/v1/events?after=1.99999999999": "after", "/v1/events?kind=node,nodes": "kind", "/v1/events?kind=": "kind", "/v1/events?since=soon": "since",
 		"/v1/events?since=2026-11-20T22:00:00Z&after=5": "since", "/v1/events?limit=0": "limit", "/v1/events?task=a": "task",
 		"/v1/namespaces/default/events?task=A": "task", "/v1/namespaces/X/events": "namespace",
 	} {

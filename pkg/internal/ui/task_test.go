@@ -156,11 +156,11 @@ func TestTask_Pauses(t *testing.T) {
 		return url.Values{"at": {"/ui/tasks/prod/web?do=pause"}, "until": {until}, "reason": {"disk <full>"}}
 	}
 
-	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", form("tomorrow"))
+	a := ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", form("soon"))
 	if a.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("a wrong end: %d", a.StatusCode)
 	}
-	want(t, a.body, `id="until-error"`, `value="tomorrow"`, "disk &lt;full&gt;")
+	want(t, a.body, `id="until-error"`, `value="soon"`, "disk &lt;full&gt;")
 
 	// It is 23:05 in Berlin, so this is tomorrow.
 	if a := ann.do(http.MethodPost, "/ui/tasks/prod/web/pause", form("18:00")); a.StatusCode != http.StatusSeeOther {
