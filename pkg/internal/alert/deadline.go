@@ -98,6 +98,10 @@ func (e *Evidence) evaluateDeadline(s *schedule.Schedule, d Deadlines, now time.
 	}
 
 	tick, ok := d.dueTick(s, e.Entry.UID, deadline)
+	if e.hasUsedRuns() && tick.After(e.Entry.From.Time) {
+		ok = false
+	}
+
 	switch {
 	case !ok && e.hasEnded(s, now):
 		return Verdict{State: NotExpected, Why: task.AlertEnded}, Needs{}

@@ -411,16 +411,25 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 			e.Paused = true
 			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}, {By: task.PausedByFailures}}}
 		}), judged, Undecided},
-		"paused":                             {nightly().change(func(e *task.Entry) { e.Paused = true }), judged, NotExpected},
-		"no tick on a Tuesday":               {by("0 3 * * 1"), judged, Undecided},
-		"several ticks, the last failed":     {by("0 1-4 * * *").tick(today, task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Failed, "2026-11-24 04:10:00"), judged, NotMet},
-		"several ticks, the last succeeded":  {by("0 1-4 * * *").tick(today, task.Failed, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Succeeded, "2026-11-24 04:10:00"), judged, Met},
-		"the tick of the deadline":           {by("0 6 * * *").tick("2026-11-23 06:00:00", task.Succeeded, "2026-11-23 07:00:00").tick("2026-11-24 06:00:00", task.Failed, "2026-11-24 06:00:01"), judged, Met},
-		"asked for since the last deadline":  {by("@manual").manual("2026-11-23 07:00:00", task.Succeeded, "2026-11-23 07:00:01"), judged, Met},
-		"not asked for":                      {by("@manual").manual("2026-11-23 05:00:00", task.Succeeded, "2026-11-23 05:00:01"), judged, NotMet},
-		"created since the last deadline":    {by("@manual").change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-23 07:00:00")) }).edited(task.At(berlin("2026-11-23 07:00:00"))), judged, Undecided},
-		"after completion":                   {by("@every 1h after completion").tick("2026-11-24 05:00:00", task.Succeeded, "2026-11-24 05:00:01"), judged, Met},
-		"one tick, the last one":             {by("@at 2026-11-24T02:00:00Z").tick("2026-11-24 03:00:00", task.Failed, "2026-11-24 03:00:01"), judged, NotMet},
+		"paused":                            {nightly().change(func(e *task.Entry) { e.Paused = true }), judged, NotExpected},
+		"no tick on a Tuesday":              {by("0 3 * * 1"), judged, Undecided},
+		"several ticks, the last failed":    {by("0 1-4 * * *").tick(today, task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Failed, "2026-11-24 04:10:00"), judged, NotMet},
+		"several ticks, the last succeeded": {by("0 1-4 * * *").tick(today, task.Failed, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Succeeded, "2026-11-24 04:10:00"), judged, Met},
+		"the tick of the deadline":          {by("0 6 * * *").tick("2026-11-23 06:00:00", task.Succeeded, "2026-11-23 07:00:00").tick("2026-11-24 06:00:00", task.Failed, "2026-11-24 06:00:01"), judged, Met},
+		"asked for since the last deadline": {by("@manual").manual("2026-11-23 07:00:00", task.Succeeded, "2026-11-23 07:00:01"), judged, Met},
+		"not asked for":                     {by("@manual").manual("2026-11-23 05:00:00", task.Succeeded, "2026-11-23 05:00:01"), judged, NotMet},
+		"created since the last deadline":   {by("@manual").change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-23 07:00:00")) }).edited(task.At(berlin("2026-11-23 07:00:00"))), judged, Undecided},
+		"after completion":                  {by("@every 1h after completion").tick("2026-11-24 05:00:00", task.Succeeded, "2026-11-24 05:00:01"), judged, Met},
+		"one tick, the last one":            {by("@at 2026-11-24T02:00:00Z").tick("2026-11-24 03:00:00", task.Failed, "2026-11-24 03:00:01"), judged, NotMet},
+		"its runs are used up": {nightly().tick(yesterday, task.Failed, "2026-11-23 05:00:00").change(func(e *task.Entry) {
+			e.MaxRuns, e.Own, e.From = 3, &task.Own{Runs: 3}, task.At(berlin(yesterday))
+		}), judged, NotExpected},
+		"its last run failed": {nightly().tick(today, task.Failed, "2026-11-24 05:00:00").change(func(e *task.Entry) {
+			e.MaxRuns, e.Own, e.From = 3, &task.Own{Runs: 3}, task.At(berlin(today))
+		}), judged, NotMet},
+		"its last run runs still": {nightly().tick(yesterday, task.Succeeded, "2026-11-23 05:00:00").change(func(e *task.Entry) {
+			e.MaxRuns, e.Own, e.From = 3, &task.Own{Runs: 3}, task.At(berlin(today))
+		}), judged, NotMet},
 		"no tick any more":                   {by("@at 2026-11-23T02:00:00Z"), judged, NotExpected},
 		"no owner, a moment after":           {func() *facts { f := nightly(); f.opened = berlin("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:40:00", Undecided},
 		"no owner, when it has caught up":    {func() *facts { f := nightly(); f.opened = berlin("2026-11-24 06:30:00"); return f }(), "2026-11-24 06:45:00", NotMet},

@@ -243,7 +243,7 @@ func (e *Evidence) schedule() (*schedule.Schedule, error) {
 
 // hasEnded reports whether the task has no further ticks, whoever paused it.
 func (e *Evidence) hasEnded(s *schedule.Schedule, now time.Time) bool {
-	if own := e.Entry.Own; e.Entry.MaxRuns > 0 && own != nil && own.Runs >= e.Entry.MaxRuns {
+	if e.hasUsedRuns() {
 		return true
 	}
 	if s.Manual() {
@@ -277,6 +277,13 @@ func (e *Evidence) rule() string {
 		return e.Rule.Name
 	}
 	return ""
+}
+
+// hasUsedRuns reports whether the task has had as many runs as it may have. It has no ticks after its entry's from then, which is not before
+// the tick of the last run.
+func (e *Evidence) hasUsedRuns() bool {
+	own := e.Entry.Own
+	return e.Entry.MaxRuns > 0 && own != nil && own.Runs >= e.Entry.MaxRuns
 }
 
 // labels returns the labels of a task for an alert.
