@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,7 @@ type alarmStory struct {
 	began time.Time
 	runs  []string
 	envs  [][]string
-	fail  error
+	fails atomic.Bool // whether the command fails
 }
 
 func inAlarmStory(t *testing.T, tell func(s *alarmStory)) {
@@ -47,7 +48,11 @@ func inAlarmStory(t *testing.T, tell func(s *alarmStory)) {
 			s.runs = append(s.runs, fmt.Sprintf("%02d:%02d %s %s", int(at.Minutes()), int(at.Seconds())%60, values["ACTION"], values["PROBLEM"]))
 			s.envs = append(s.envs, env)
 
-			return nil, s.fail
+			if s.fails.Load() {
+				return nil, errors.New("exit 1")
+			}
+
+			return nil, nil
 		}
 		stop := startAlarm(t.Context(), s.alarmCommand)
 		defer stop()
@@ -129,10 +134,10 @@ func TestAlarm_LimitsHowOftenItRuns(t *testing.T) {
 // The network may fail together with etcd.
 func TestAlarm_RepeatsRunsThatFail(t *testing.T) {
 	inAlarmStory(t, func(s *alarmStory) {
-		s.fail = errors.New("exit 1")
+		s.fails.Store(true)
 		s.noteStart(alarmFacts{Problem: alarmEtcdFull})
 		s.pass(8*time.Minute + 30*time.Second)
-		s.fail = nil
+		s.fails.Store(false)
 		s.pass(30 * time.Minute)
 		s.expect(t, "01:00 trigger etcd_full", "02:00 trigger etcd_full", "04:00 trigger etcd_full", "08:00 trigger etcd_full", "16:00 trigger etcd_full", "31:00 trigger etcd_full")
 	})
