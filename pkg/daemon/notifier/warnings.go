@@ -92,7 +92,9 @@ func (p *pass) reportWarnings(ctx context.Context) error {
 		return nil
 	}
 
-	codes := slices.Collect(maps.Keys(w.texts))
+	// A warning that ended before its alert was opened has a problem without alert. The next one lasts from its own beginning.
+	codes := slices.Concat(slices.Collect(maps.Keys(w.texts)), slices.Collect(maps.Keys(p.problems)))
+	codes = slices.DeleteFunc(codes, func(code string) bool { return slices.Contains(task.LeaderWarnings, code) })
 	for _, a := range p.known.alerts {
 		if a.Kind == task.AlertCluster && !slices.Contains(task.LeaderWarnings, a.Code) {
 			codes = append(codes, a.Code)

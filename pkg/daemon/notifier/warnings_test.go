@@ -47,6 +47,16 @@ func TestNotifier_AlertsOfWarningsThatLast(t *testing.T) {
 		w.wait(5 * time.Minute)
 		w.expectNone(slack)
 
+		// The next one does not count from the beginning of that one.
+		w.noteWarnings(task.WarnNodeBlocked, "node n2 accepts no runs")
+		w.wait(50 * time.Second)
+		if text := w.clusterAlert(task.WarnNodeBlocked); text != "" {
+			w.Errorf("50 seconds after the beginning of the second warning: %q", text)
+		}
+		w.noteWarnings("")
+		w.wait(5 * time.Minute)
+		w.expectNone(slack)
+
 		w.noteWarnings(task.WarnCertificateExpired, "node n2: its tls_cert expired")
 		w.wait(50 * time.Second)
 		if text := w.clusterAlert(task.WarnCertificateExpired); text != "" {
