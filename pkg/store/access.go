@@ -72,8 +72,9 @@ func (s Access) PutNamespace(ctx context.Context, mod int64, n task.Namespace, n
 	return s.putAccess(ctx, s.keys.Namespace(n.Name), mod, record.Encode(n), now)
 }
 
-// DeleteNamespace deletes the record of a namespace that has no tasks and no secrets, with its silences, its rules of alerts and what was sent to
-// its receivers; task.ErrConflict if it has any tasks or secrets. The caller must know that the namespace is not frozen: freezes is the record that
+// DeleteNamespace deletes the record of a namespace that has no tasks and no secrets, with its silences, its rules of alerts, what was sent to
+// its receivers, and the tombstones of its tasks: who creates a namespace of the same name later must not read or undelete them.
+// task.ErrConflict if it has any tasks or secrets. The caller must know that the namespace is not frozen: freezes is the record that
 // says so, and task.ErrConflict is returned if that has changed.
 func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, freezes FreezeRecord, now time.Time) error {
 	empty := []clientv3.Cmp{
@@ -83,7 +84,7 @@ func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, fre
 	}
 
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Namespace(name))}
-	for _, prefix := range []string{s.keys.SentIn(name), s.keys.SilencesOf(name), s.keys.AlertRulesOf(name)} {
+	for _, prefix := range []string{s.keys.SentIn(name), s.keys.SilencesOf(name), s.keys.AlertRulesOf(name), s.keys.TombstonesIn(name)} {
 		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}
 	_, err := s.writeAccess(ctx, now, append(empty, isUnchanged(s.keys.Namespace(name), mod)), ops...)

@@ -167,20 +167,25 @@ func TestClusterAlerts_AreWrittenByTheLeader(t *testing.T) {
 	ok(t, w.DeleteClusterAlert(t.Context(), term, all[0]))
 }
 
-func TestDeleteNamespace_DeletesSilencesAndWhatWasSent(t *testing.T) {
+func TestDeleteNamespace_DeletesSilencesTombstonesAndWhatWasSent(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.PutNamespace(t.Context(), 0, store.OpenNamespace("ops"), noon)
 	ok(t, err)
 	mod, _, _ := w.at(w.keys.Namespace("ops"))
 	sent := func(ns string) string { return w.keys.SentTo(record.Ref{Namespace: ns, Name: "slack"}) }
-	for _, key := range []string{w.keys.Silence("ops", "s"), sent("ops"), w.keys.Silence("ops-2", "s"), sent("ops-2")} {
-		w.put(key, "{}")
+	gone := func(ns string) string { return w.keys.Tombstone(record.Ref{Namespace: ns, Name: "report"}) }
+	for _, ns := range []string{"ops", "ops-2"} {
+		for _, key := range []string{w.keys.Silence(ns, "s"), sent(ns), gone(ns)} {
+			w.put(key, "{}")
+		}
 	}
 
 	ok(t, w.DeleteNamespace(t.Context(), "ops", mod, store.FreezeRecord{}, noon))
-	for key, want := range map[string]bool{w.keys.Silence("ops", "s"): false, sent("ops"): false, w.keys.Silence("ops-2", "s"): true, sent("ops-2"): true} {
-		if mod, _, _ := w.at(key); (mod != 0) != want {
-			t.Errorf("%s exists: %t; want %t", key, mod != 0, want)
+	for ns, want := range map[string]bool{"ops": false, "ops-2": true} {
+		for _, key := range []string{w.keys.Silence(ns, "s"), sent(ns), gone(ns)} {
+			if mod, _, _ := w.at(key); (mod != 0) != want {
+				t.Errorf("%s exists: %t; want %t", key, mod != 0, want)
+			}
 		}
 	}
 }

@@ -442,7 +442,7 @@ func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (DeletedTask, erro
 // ListDeleted reads up to limit tombstones of a namespace, by name, beginning after a name. more reports whether there are
 // others. Tombstones that cannot be read are left out.
 func (s Tasks) ListDeleted(ctx context.Context, namespace, after string, limit int) (list []DeletedTask, next string, err error) {
-	prefix := s.keys.Tombstones() + namespace + "/"
+	prefix := s.keys.TombstonesIn(namespace)
 	pages := kv.NewPages(s.etcd, max(prefix, prefix+after+"\x00"), clientv3.GetPrefixRangeEnd(prefix), limit)
 
 	page, _, err := s.nextPage(ctx, pages, 0)

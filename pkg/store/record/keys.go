@@ -287,8 +287,11 @@ func (k Keys) Version(r Ref, generation int64) string {
 // Tombstones is the prefix of the tombstones of deleted tasks.
 func (k Keys) Tombstones() string { return k.root + "deleted/" }
 
+// TombstonesIn is the prefix of the tombstones of the deleted tasks of a namespace.
+func (k Keys) TombstonesIn(namespace string) string { return k.Tombstones() + namespace + "/" }
+
 // Tombstone is the key of the tombstone of a deleted task.
-func (k Keys) Tombstone(r Ref) string { return k.Tombstones() + r.Namespace + "/" + r.Name }
+func (k Keys) Tombstone(r Ref) string { return k.TombstonesIn(r.Namespace) + r.Name }
 
 // Late is the key of a result that arrived after its attempt had been declared lost. The token
 // distinguishes the attempts of a run.
