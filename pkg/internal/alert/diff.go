@@ -171,7 +171,7 @@ func Diff(in *Input) Decision {
 	case len(opened)+len(closed)+len(repeated) == 0:
 	case in.Receiver.Held:
 		d.Due = len(opened) + len(closed)
-	case in.Limits.mayWrite(&s, in.Now):
+	case in.Limits.mayWrite(&s, in.Now, !in.Receiver.hasEach() || haveFailed(&s, opened, closed, repeated)):
 		d.writeMessage(in, opened, closed, repeated)
 	}
 
@@ -245,18 +245,18 @@ func keepRoom(s *task.AlertsSent, opened []*Addressed, most int) (kept []*Addres
 // pickRuns returns what the next message of a group tells, at most so many alerts: closings first, then openings, then what is sent
 // again. What has failed before comes last, has at most half of the runs as long as others need them, and takes turns. So an alert that
 // the service rejects delays no other one.
-func pickRuns(s *task.AlertsSent, opened, closed, repeated []*Addressed, most int) (open, shut, repeat []*Addressed) {
-	isFirst := func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) }
-	var first, again []*Addressed
+func pickRuns(s *task.AlertsSent, opened, closed, repeated []*Addressed, most int) (opens, closes, repeats []*Addressed) {
+	isUntried := func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) }
+	var untried, failed []*Addressed
 	for _, a := range slices.Concat(closed, opened) {
-		if isFirst(a) {
-			first = append(first, a)
+		if isUntried(a) {
+			untried = append(untried, a)
 		} else {
-			again = append(again, a)
+			failed = append(failed, a)
 		}
 	}
 
-	// Past has the newest message first.
+	// Past has the newest message untried.
 	lastTold := func(a *Addressed) int {
 		i := slices.IndexFunc(s.Past, func(m task.AlertMessage) bool { return hasKey(m.Opened, a.Key) || hasKey(m.Closed, a.Key) })
 		if i < 0 {
@@ -264,20 +264,20 @@ func pickRuns(s *task.AlertsSent, opened, closed, repeated []*Addressed, most in
 		}
 		return i
 	}
-	slices.SortStableFunc(again, func(a, b *Addressed) int { return cmp.Compare(lastTold(b), lastTold(a)) })
+	slices.SortStableFunc(failed, func(a, b *Addressed) int { return cmp.Compare(lastTold(b), lastTold(a)) })
 
-	first = first[:min(len(first), most-min(len(again), most/2))]
-	again = again[:min(len(again), most-len(first))]
+	untried = untried[:min(len(untried), most-min(len(failed), most/2))]
+	failed = failed[:min(len(failed), most-len(untried))]
 
-	for _, a := range slices.Concat(first, again) {
+	for _, a := range slices.Concat(untried, failed) {
 		if a.Alert != nil && a.Alert.IsOpen() {
-			open = append(open, a)
+			opens = append(opens, a)
 		} else {
-			shut = append(shut, a)
+			closes = append(closes, a)
 		}
 	}
 
-	return open, shut, repeated[:min(len(repeated), most-len(first)-len(again))]
+	return opens, closes, repeated[:min(len(repeated), most-len(untried)-len(failed))]
 }
 
 // keepPast is how many messages AlertsSent.Past contains.
@@ -302,7 +302,11 @@ func settle(s task.AlertsSent, in *Input, ids map[uint64]int64) task.AlertsSent 
 		if s.FailedInARow == 0 {
 			s.FailingSince = m.At
 		}
-		s.FailedInARow++
+		// Only retries make the next retry come later.
+		isRetry := len(removeKeys(addKeys(m.Opened, m.Closed), before.Uncertain)) == 0
+		if s.FailedInARow == 0 || s.Group != task.GroupTask || isRetry {
+			s.FailedInARow++
+		}
 	} else {
 		s.FailedInARow, s.FailingSince = 0, task.Time{}
 		s.Horizon, s.HorizonAt = max(s.Horizon, m.Horizon), laterOf(s.HorizonAt, m.HorizonAt)
@@ -493,15 +497,21 @@ func IsFlapping(a *task.Alert, within time.Duration) bool {
 	return n >= 2 && a.OpenedAt.Sub(a.Opened[n-2].Time) <= within
 }
 
-// mayWrite reports whether a message may be written now.
-func (l *Limits) mayWrite(s *task.AlertsSent, now time.Time) bool {
+// haveFailed reports whether the receiver was told of all these alerts before, by runs that have failed.
+func haveFailed(s *task.AlertsSent, lists ...[]*Addressed) bool {
+	return !slices.ContainsFunc(slices.Concat(lists...), func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) })
+}
+
+// mayWrite reports whether a message may be written now. A message of a group that is no retry does not wait for the time of the next
+// retry: what the service has rejected says nothing about other alerts.
+func (l *Limits) mayWrite(s *task.AlertsSent, now time.Time, isRetry bool) bool {
 	if len(s.Past) == 0 {
 		return true
 	}
 
 	recent := l.recent(s, now)
 	wait := at(l.Pace, recent)
-	if s.FailedInARow > 0 {
+	if s.FailedInARow > 0 && isRetry {
 		wait = at(l.Retry, s.FailedInARow-1)
 		// The pace holds as soon as its last step is reached, whatever failed before.
 		if recent >= len(l.Pace) {

@@ -83,6 +83,18 @@ func TestDiff_SendsTheRestOfAGroupWhileSomeFail(t *testing.T) {
 	}
 }
 
+// What the service rejects is tried less and less often. An alert that opens meanwhile does not wait for the next try.
+func TestDiff_SendsANewAlertOfAGroupAtOnceAlthoughAnotherFails(t *testing.T) {
+	p := newGroup(t)
+	p.open("rejected")
+	p.wait(24*time.Minute, false)
+	p.expect("10s +rejected", "1m10s +rejected", "3m10s +rejected", "8m10s +rejected", "23m10s +rejected")
+
+	p.open("new")
+	p.wait(time.Minute, true)
+	p.expect("24m10s +new +rejected")
+}
+
 // A service with too many incidents gets no further ones until some of them close.
 func TestDiff_OpensNothingMoreInAFullGroup(t *testing.T) {
 	p := newGroup(t)
