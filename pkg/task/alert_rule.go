@@ -37,7 +37,7 @@ func (r *AlertRule) Validate() error {
 		return Under("selector", err)
 	}
 	if r.Alerts.ExpectsNothing() {
-		return Invalid(CodeBadValue, "alerts", "expects nothing, so the rule has no effect; delete it, or set failures, success_within or success_by")
+		return Invalid(CodeBadValue, "alerts", "expects nothing, so the rule has no effect; delete it, or set failures, success_within or another expectation")
 	}
 
 	s := Defaults()

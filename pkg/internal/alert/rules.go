@@ -35,19 +35,23 @@ type Rules struct {
 }
 
 // ruleSet holds the rules of each namespace by name.
-type ruleSet struct{ byNamespace map[string][]*Rule }
+type ruleSet struct {
+	byNamespace map[string][]*Rule
+	all         int // with those that cannot be parsed
+}
 
 // CompileRules returns rules that were read at a revision. former are those that were known before; a rule that has not changed stays the
 // same, so that the rows of its tasks stay, too. A rule that cannot be parsed matches no task.
 func CompileRules(list []task.AlertRule, revision int64, former *Rules) *Rules {
-	set := &ruleSet{byNamespace: map[string][]*Rule{}}
-	isSame := former != nil && len(list) == former.count()
+	set := &ruleSet{byNamespace: map[string][]*Rule{}, all: len(list)}
+	isSame := former != nil && len(list) == former.set.all
 
 	for i := range list {
 		r := former.named(list[i].Namespace, list[i].Name)
 		if r == nil || r.Revision != list[i].Revision {
 			selector, err := task.ParseSelector(list[i].Selector)
 			if err != nil {
+				isSame = isSame && r == nil
 				continue
 			}
 			r, isSame = &Rule{AlertRule: list[i], selector: selector}, false
@@ -63,15 +67,6 @@ func CompileRules(list []task.AlertRule, revision int64, former *Rules) *Rules {
 	}
 
 	return &Rules{Revision: revision, set: set}
-}
-
-// count returns the number of rules.
-func (r *Rules) count() (n int) {
-	for _, rules := range r.set.byNamespace {
-		n += len(rules)
-	}
-
-	return n
 }
 
 // named returns the rule with a name, or nil.

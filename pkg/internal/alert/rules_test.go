@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -63,6 +64,17 @@ func TestCompileRules_KeepsWhatHasNotChanged(t *testing.T) {
 	}
 	if less := CompileRules(list[:1], 11, changed); less.IsSame(changed) || less.AreNone() || less.AlertsOf("shop", nil) != nil {
 		t.Error("a deleted rule still applies")
+	}
+
+	// One that cannot be parsed changes nothing, unless it could be parsed before.
+	broken := append(slices.Clone(list), ruleNamed("c", "a=(", 12))
+	with := CompileRules(broken, 12, nil)
+	if again := CompileRules(broken, 13, with); !again.IsSame(with) {
+		t.Error("rules are new at each revision, because one of them cannot be parsed")
+	}
+	broken[1] = ruleNamed("b", "a=(", 14)
+	if less := CompileRules(broken, 14, with); less.IsSame(with) || less.AlertsOf("shop", nil) != nil {
+		t.Error("a rule still applies after it was changed to one that cannot be parsed")
 	}
 }
 
@@ -139,10 +151,10 @@ func TestCheckRule(t *testing.T) {
 
 	for want, r := range map[string]task.AlertRule{
 		"": {Name: "a", Namespace: "shop", Selector: "team=data", Alerts: task.Alerts{Failures: new(100), SuccessWithin: task.Duration(time.Hour), SuccessBy: "0 6 * * *"}},
-		`name: "A": use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit; "a" would be allowed`: {Name: "A", Namespace: "shop"},
-		"alerts: expects nothing, so the rule has no effect; delete it, or set failures, success_within or success_by": {Name: "a", Namespace: "shop", Alerts: task.Alerts{Failures: new(0)}},
-		"alerts.success_within: 1s is not between 1m and 8784h":                                                        {Name: "a", Namespace: "shop", Alerts: task.Alerts{SuccessWithin: task.Duration(time.Second)}},
-		`alerts.success_by: "@manual" is not a cron expression, such as "0 6 * * *"`:                                   {Name: "a", Namespace: "shop", Alerts: task.Alerts{SuccessBy: "@manual"}},
+		`name: "A": use a-z, 0-9, '.', '_' and '-', beginning and ending with a letter or digit; "a" would be allowed`:          {Name: "A", Namespace: "shop"},
+		"alerts: expects nothing, so the rule has no effect; delete it, or set failures, success_within or another expectation": {Name: "a", Namespace: "shop", Alerts: task.Alerts{Failures: new(0)}},
+		"alerts.success_within: 1s is not between 1m and 8784h":                                                                 {Name: "a", Namespace: "shop", Alerts: task.Alerts{SuccessWithin: task.Duration(time.Second)}},
+		`alerts.success_by: "@manual" is not a cron expression, such as "0 6 * * *"`:                                            {Name: "a", Namespace: "shop", Alerts: task.Alerts{SuccessBy: "@manual"}},
 	} {
 		got := ""
 		if err := CheckRule(&r); err != nil {

@@ -174,7 +174,7 @@ func Advice(spec *task.Spec, timing task.Timing, now time.Time, longest time.Dur
 
 	switch {
 	case a.ExpectsNothing():
-		add(task.WarnNothingExpected, "alerts: nothing is expected of the task, so it never alerts; set failures, success_within or success_by")
+		add(task.WarnNothingExpected, "alerts: nothing is expected of the task, so it never alerts; set failures, success_within or another expectation")
 	case len(a.Notify) == 0:
 		add(task.WarnNobodyNotified, "alerts.notify: names no receiver, so nobody is notified of the alerts of this task")
 	case a.SuccessWithin == 0 && a.SuccessBy == "" && a.MaxLateness == 0 && !ticks.Manual():
