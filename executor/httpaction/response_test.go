@@ -441,7 +441,7 @@ func TestRunAttempt_TemporaryFilesAreBounded(t *testing.T) {
 	// The files of other attempts take all of the space, and stay.
 	_ = r.disk.Acquire(t.Context(), diskLimit)
 	a, _ := newAttempt(h)
-	a.Timeout = task.Duration(100 * time.Millisecond)
+	a.Timeout = task.Duration(time.Second) // also limits how long the server may take to answer
 	if got := r.RunAttempt(a, process.NewOrders()); got.State != task.Failed || got.Reason != task.ReasonHost || !strings.Contains(got.Message, "take 1Gi already") {
 		t.Errorf("%s, %s, %q", got.State, got.Reason, got.Message)
 	}
