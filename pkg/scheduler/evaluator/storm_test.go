@@ -3,6 +3,7 @@ package evaluator
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -99,12 +100,30 @@ type pausedTask struct {
 }
 
 func (p *pausedTask) AlertsOfShards(_ context.Context, shards []int) (map[int][]task.Alert, error) {
-	return map[int][]task.Alert{shards[0]: p.current}, nil
+	return map[int][]task.Alert{shards[0]: p.alertsNow()}, nil
+}
+
+func (p *pausedTask) alertsNow() []task.Alert {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.current
+}
+
+// pauseBy pauses the task.
+func (p *pausedTask) pauseBy(person string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.entry.Own = &task.Own{Pauses: append(slices.Clone(p.entry.Own.Pauses), task.Pause{By: person})}
 }
 
 func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
 	r, err := p.failingTasks.ReadToEvaluate(ctx, refs)
-	r.Tasks[0].Entry, r.Tasks[0].Alerts = &p.entry, p.current
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.entry
+	r.Tasks[0].Entry, r.Tasks[0].Alerts = &e, p.current
 
 	return r, err
 }
@@ -120,6 +139,9 @@ func (p *pausedTask) AlertFactsAt(context.Context, record.Ref, int64, *store.Ale
 func (p *pausedTask) PutAlert(_ context.Context, _ store.Fences, w *store.AlertWrite) (int64, error) {
 	a := w.Alert
 	a.ID, a.Mod = 101, 101
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.current = []task.Alert{a}
 
 	return 101, nil
@@ -148,15 +170,15 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 		for minute := range 20 {
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if n := e.NotEvaluated(); n != 0 || len(p.current) != 1 || !p.current[0].IsOpen() {
-				t.Fatalf("after %d minutes, %d tasks are not evaluated; the alerts are %+v", minute+1, n, p.current)
+			if n, alerts := e.NotEvaluated(), p.alertsNow(); n != 0 || len(alerts) != 1 || !alerts[0].IsOpen() {
+				t.Fatalf("after %d minutes, %d tasks are not evaluated; the alerts are %+v", minute+1, n, alerts)
 			}
 		}
 
-		p.entry.Own.Pauses = append(p.entry.Own.Pauses, task.Pause{By: "user:ann"})
+		p.pauseBy("user:ann")
 		time.Sleep(2 * unknownPause)
 		synctest.Wait()
-		if a := p.current[0]; a.IsOpen() || a.Closed.Why != task.AlertPaused {
+		if a := p.alertsNow()[0]; a.IsOpen() || a.Closed.Why != task.AlertPaused {
 			t.Errorf("after a pause by a person, the alert is %+v", a)
 		}
 	})
