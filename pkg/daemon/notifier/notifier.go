@@ -144,7 +144,6 @@ type term struct {
 	problems map[string]*problem  // by the code of their alert
 
 	warnings atomic.Pointer[warnings] // the last ones that could be read; nil: none yet
-	outage   *outage                  // one that has no alert yet; nil: none
 	beating  bool                     // the heartbeat was written in this term
 	awake    bool                     // since then, a pass could not write for another reason than etcd
 }

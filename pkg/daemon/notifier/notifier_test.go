@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -58,9 +59,14 @@ const slack = "ops/slack"
 type lossy struct {
 	kv.Committer
 	lose atomic.Int32 // how many of the next answers
+	full atomic.Bool  // it refuses all writes
 }
 
 func (l *lossy) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	if l.full.Load() {
+		return kv.Result{}, rpctypes.ErrNoSpace
+	}
+
 	res, err := l.Committer.Commit(ctx, t)
 	if l.lose.Add(-1) >= 0 {
 		return kv.Result{}, context.DeadlineExceeded

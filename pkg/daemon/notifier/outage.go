@@ -19,9 +19,6 @@ const (
 	outageOpen = time.Hour
 )
 
-// outage is a time in which no leader was able to write.
-type outage struct{ begin, end time.Time }
-
 // writeHeartbeat records that the leader is able to write, if anybody wants to be notified of outages. Before that, it reports the
 // outage that an old heartbeat shows: if the leader stops in between, the next one finds the same heartbeat and the alert.
 func (p *pass) writeHeartbeat(ctx context.Context) error {
@@ -42,10 +39,7 @@ func (p *pass) writeHeartbeat(ctx context.Context) error {
 
 	// A leader without a trusted clock writes nothing, but others fire meanwhile.
 	if !last.IsZero() && age >= outageAfter && !p.awake {
-		if p.outage == nil || !p.outage.begin.Equal(last) {
-			p.outage = &outage{begin: last, end: p.now}
-		}
-		if reported, err := p.reportOutage(ctx); err != nil || !reported {
+		if reported, err := p.reportOutage(ctx, last); err != nil || !reported {
 			return err
 		}
 	}
@@ -53,29 +47,29 @@ func (p *pass) writeHeartbeat(ctx context.Context) error {
 	if err := p.cfg.Store.PutHeartbeat(ctx, p.fence, task.At(p.now), mod); err != nil {
 		return err
 	}
-	p.outage, p.beating, p.awake = nil, true, false
+	p.beating, p.awake = true, false
 
 	return nil
 }
 
-// reportOutage opens the alert about the outage that has ended. It returns false if that follows in another pass: the alert about
-// an earlier outage has to be closed first, so that receivers get a message about this one.
-func (p *pass) reportOutage(ctx context.Context) (reported bool, err error) {
+// reportOutage opens the alert about the outage that has ended with this write. It returns false if that follows in another pass: the
+// alert about an earlier outage has to be closed first, so that receivers get a message about this one.
+func (p *pass) reportOutage(ctx context.Context, began time.Time) (reported bool, err error) {
 	a, exists := p.known.clusterAlert(task.WarnOutage)
 
 	switch {
-	case exists && a.Since.Equal(p.outage.begin):
+	case exists && a.Since.Equal(began):
 		return true, nil
 	case exists && a.IsOpen():
 		return false, p.closeClusterAlert(ctx, a)
 	}
 
 	a.Kind, a.Code = task.AlertCluster, task.WarnOutage
-	reopen(&a, p.outage.begin, p.now)
+	reopen(&a, began, p.now)
 	a.Notify = slices.Clone(p.cluster.AlertReceivers)
 	a.Text = fmt.Sprintf("the cluster had no leader from %s to %s (%s), because etcd did not answer or was full, or no scheduler was running: "+
-		"ticks of that time may be late or missed", p.outage.begin.UTC().Format(time.RFC3339), p.outage.end.UTC().Format(time.RFC3339),
-		task.Duration(p.outage.end.Sub(p.outage.begin)).Approximate())
+		"ticks of that time may be late or missed", began.UTC().Format(time.RFC3339), p.now.UTC().Format(time.RFC3339),
+		task.Duration(p.now.Sub(began)).Approximate())
 
 	return true, p.cfg.Store.PutClusterAlert(ctx, p.fence, a)
 }

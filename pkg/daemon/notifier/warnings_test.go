@@ -213,6 +213,27 @@ func TestNotifier_ReportsPastOutages(t *testing.T) {
 	})
 }
 
+// The leader stays while etcd is full. The outage ends when it can write again.
+func TestNotifier_ReportsWhenAnOutageHasEnded(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.set(func() { w.cluster.AlertReceivers = []string{slack} })
+		w.wait(time.Minute)
+		w.writes.full.Store(true)
+		w.wait(10 * time.Minute)
+		w.writes.full.Store(false)
+		freed := time.Now()
+		w.wait(time.Minute)
+
+		a := w.openedAlert(task.WarnOutage)
+		_, end, _ := strings.Cut(a.Text, " to ")
+		end, _, _ = strings.Cut(end, " ")
+		if at, err := time.Parse(time.RFC3339, end); err != nil || at.Before(freed.Truncate(time.Second)) || at.Sub(freed) > 2*passEvery {
+			t.Errorf("the outage ended at %s; the text is %q", freed, a.Text)
+		}
+	})
+}
+
 // A leader that does not trust its clock writes nothing. Others fire meanwhile.
 func TestNotifier_ReportsNoOutageOfItsClock(t *testing.T) {
 	inWorld(t, func(w *world) {
