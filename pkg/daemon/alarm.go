@@ -69,10 +69,10 @@ type alarmRun struct {
 
 // alarmState decides when the alarm command runs.
 type alarmState struct {
-	fine time.Time  // when a check last found no problem, before the present one
-	told bool       // the command has run for the present problem
-	last alarmFacts // what it has last run for; the cause may have changed since
-	gone time.Time  // since when the problem is gone, if the command has run for it; zero: it is not
+	lastHealthy time.Time  // when a check last found no problem, before the present one
+	reported    bool       // the command has run for the present problem
+	lastRun     alarmFacts // what the command last ran for; the cause may have changed since
+	endedSince  time.Time  // since when a reported problem is over; zero: it is not
 
 	next    time.Time     // when the command may run next for a problem
 	nextEnd time.Time     // when it may run next for the end of one
@@ -83,16 +83,16 @@ type alarmState struct {
 func (s *alarmState) step(now time.Time, found alarmFacts) (run alarmRun, due bool) {
 	switch {
 	case found.Problem != "":
-		s.gone = time.Time{}
-		return alarmRun{alarmFacts: found, Again: s.told, Since: s.fine}, now.Sub(s.fine) >= alarmAfter && !now.Before(s.next)
-	case !s.told:
-		s.fine = now
+		s.endedSince = time.Time{}
+		return alarmRun{alarmFacts: found, Again: s.reported, Since: s.lastHealthy}, now.Sub(s.lastHealthy) >= alarmAfter && !now.Before(s.next)
+	case !s.reported:
+		s.lastHealthy = now
 		return alarmRun{}, false
-	case s.gone.IsZero(): // a problem that comes back soon has not ended
-		s.gone, s.nextEnd = now, now.Add(alarmAfter)
+	case s.endedSince.IsZero(): // a problem that comes back soon has not ended
+		s.endedSince, s.nextEnd = now, now.Add(alarmAfter)
 	}
 
-	return alarmRun{alarmFacts: s.last, Ended: true, Since: s.fine, EndedAt: s.gone}, !now.Before(s.nextEnd)
+	return alarmRun{alarmFacts: s.lastRun, Ended: true, Since: s.lastHealthy, EndedAt: s.endedSince}, !now.Before(s.nextEnd)
 }
 
 // noteRun notes how a run ended. One that fails is repeated, because the network may fail together with etcd.
@@ -106,11 +106,11 @@ func (s *alarmState) noteRun(now time.Time, run alarmRun, err error) {
 
 	switch {
 	case !run.Ended:
-		s.told, s.last, s.next = true, run.alarmFacts, now.Add(wait)
+		s.reported, s.lastRun, s.next = true, run.alarmFacts, now.Add(wait)
 	case err != nil:
 		s.nextEnd = now.Add(wait)
 	default:
-		s.told, s.fine, s.gone = false, now, time.Time{}
+		s.reported, s.lastHealthy, s.endedSince = false, now, time.Time{}
 	}
 }
 
@@ -220,7 +220,7 @@ func (a *alarmCommand) serve(ctx context.Context) {
 		return
 	}
 
-	state := alarmState{fine: a.now()}
+	state := alarmState{lastHealthy: a.now()}
 	for {
 		facts, cluster, orphans := a.findFacts(ctx)
 		if run, due := state.step(a.now(), facts); due && ctx.Err() == nil {

@@ -28,8 +28,8 @@ import (
 // The writes never share a request with others: all writes of the API compare the fence.
 type Access struct{ *conn }
 
-// FenceRevision returns the mod revision of the fence of the access records; 0: there is none. Who has a copy of the records with
-// this fence, or with a later one, has everything that was written before the call, except for tokens.
+// FenceRevision returns the mod revision of the fence of the access records; 0: there is none. A copy of the records with this fence,
+// or with a later one, contains everything that was written before the call, except for tokens.
 func (s Access) FenceRevision(ctx context.Context) (int64, error) {
 	fence, err := s.getOne(ctx, s.keys.Fence())
 	if err != nil {
@@ -73,8 +73,8 @@ func (s Access) PutNamespace(ctx context.Context, mod int64, n task.Namespace, n
 }
 
 // DeleteNamespace deletes the record of a namespace that has no tasks and no secrets, with its silences, its rules of alerts, what was sent to
-// its receivers, and the tombstones of its tasks: who creates a namespace of the same name later must not read or undelete them.
-// task.ErrConflict if it has any tasks or secrets. The caller must know that the namespace is not frozen: freezes is the record that
+// its receivers, and the tombstones of its tasks, so that a later namespace of the same name does not give access to them. It returns
+// task.ErrConflict if the namespace has any tasks or secrets. The caller must know that the namespace is not frozen: freezes is the record that
 // says so, and task.ErrConflict is returned if that has changed.
 func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, freezes FreezeRecord, now time.Time) error {
 	empty := []clientv3.Cmp{

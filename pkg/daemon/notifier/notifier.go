@@ -390,7 +390,7 @@ func (p *pass) serve(ctx context.Context, r *store.Receiver) error {
 		Limits: alert.LimitsOf(r.Entry.Receiver.Group), Now: p.now, Revision: p.known.snapshot.Revision, Sent: sent,
 		Receiver: alert.Receiver{
 			UID: r.Entry.UID, For: r.Entry.Receiver.OpenFor(), Repeat: r.Entry.Receiver.RepeatAfter(), Group: r.Entry.Receiver.Group, Held: held != nil,
-			// A service that is told when an alert ends takes it for resolved then, whoever works on it.
+			// A service that knows when an alert ends resolves it at that time, even if it is acknowledged.
 			RepeatAll: slices.Contains(r.Entry.Accept.Env, alert.VarEnds),
 		},
 	}
