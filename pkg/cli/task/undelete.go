@@ -253,7 +253,7 @@ func copyCommand(f *factory.Factory) *cobra.Command {
 		if name.Namespace != from.Namespace {
 			notes = append(notes, "secrets that it uses must exist in namespace "+name.Namespace)
 		}
-		if slices.ContainsFunc(spec.Schedule, func(s string) bool { return strings.Contains(s, "H") && !strings.HasPrefix(s, "@") }) {
+		if slices.ContainsFunc(spec.Schedule, hasHash) {
 			notes = append(notes, "H has other values than in "+selection.Show(f, from))
 		}
 		if f.ForPeople() {
@@ -264,6 +264,12 @@ func copyCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// hasHash reports whether a field of a cron expression is H, or contains it in a list. Names such as THU contain no H in that sense.
+func hasHash(schedule string) bool {
+	fields := strings.FieldsFunc(schedule, func(r rune) bool { return r == ' ' || r == ',' })
+	return slices.ContainsFunc(fields, func(field string) bool { return strings.HasPrefix(field, "H") })
 }
 
 // askToDelete asks on a terminal before a task is deleted that was named, and says how it comes back. Without a terminal, as in
