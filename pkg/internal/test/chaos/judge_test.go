@@ -56,7 +56,9 @@ func (w *world) judge(c *callers) verdict {
 	}
 
 	// The short run does not wait until all alerts are those of the records.
+	var evaluated time.Time
 	if w.long {
+		evaluated = time.Now()
 		time.Sleep(evaluationTime)
 	}
 
@@ -81,7 +83,7 @@ func (w *world) judge(c *callers) verdict {
 		}
 	}
 
-	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull, WrongClocks: w.wrongClocks, Evaluated: w.long})
+	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true, Audited: true, Folded: true, Full: w.wasFull, WrongClocks: w.wrongClocks, Evaluated: evaluated})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}

@@ -243,7 +243,7 @@ func (j *alertJudge) checkDismissed(d *delta, t *taskHistory, p taskPast, ch *al
 
 // checkEnd checks that, after a quiet time, the tasks that fail are those that have an alert (G58).
 func (j *alertJudge) checkEnd() {
-	if !j.opts.Evaluated {
+	if j.opts.Evaluated.IsZero() {
 		return
 	}
 
@@ -260,19 +260,23 @@ func (j *alertJudge) checkEnd() {
 			continue
 		}
 
-		ch := j.records[j.keys.Alert(ref, task.AlertFailures)]
-		isOpen := ch != nil && ch.alert.IsOpen() && ch.alert.UID == t.entry.UID
-		p, n := t.pastOf(t.entry.incarnation), j.alertsOf(t).FailuresInARow()
-		isCounted := hasMore[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}]
+		if hasMore[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}] {
+			continue // its alert may be one of those that are only counted
+		}
 
-		if !isOpen && !isCounted && n > 0 && p.dead > 0 && max(p.kept, p.dead) >= n {
+		p, n := t.pastOf(t.entry.incarnation), j.alertsOf(t).FailuresInARow()
+		if !j.hasOpenAlert(t, task.AlertFailures) && n > 0 && p.dead > 0 && max(p.kept, p.dead) >= n {
 			j.breachTask("G58", ref, 0, j.keys.Alert(ref, task.AlertFailures), "%d runs have failed in a row, but there is no open alert", max(p.kept, p.dead))
+		}
+
+		if !j.hasOpenAlert(t, task.AlertMaxPause) && j.isPausedTooLong(t) {
+			j.breachTask("G58", ref, 0, j.keys.Alert(ref, task.AlertMaxPause), "the task is paused since %s, but there is no open alert", formatTime(t.entry.Pause().Since.Time))
 		}
 	}
 
 	for _, key := range slices.Sorted(maps.Keys(j.records)) {
 		ch := j.records[key]
-		if ch.alert.Kind != task.AlertFailures && !isAboutSuccess(ch.alert.Kind) || !ch.alert.IsOpen() {
+		if ch.alert.Kind == task.AlertMore || ch.alert.Kind == task.AlertCluster || !ch.alert.IsOpen() {
 			continue
 		}
 
@@ -287,10 +291,31 @@ func (j *alertJudge) checkEnd() {
 			if p := t.entry.Pause(); t.entry.Paused && p != nil && p.By != task.PausedByFailures && p.Until.IsZero() {
 				j.breachTask("G58", ch.ref, 0, key, "the alert %s is open, but a person has paused the task", ch.alert.Kind)
 			}
-		case t.pastOf(t.entry.incarnation).dead == 0:
+		case ch.alert.Kind == task.AlertFailures && t.pastOf(t.entry.incarnation).dead == 0:
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open, but no dead run is newer than the last success")
+		case ch.alert.Kind == task.AlertMaxPause && !t.entry.Paused:
+			j.breachTask("G58", ch.ref, 0, key, "the alert max_pause is open, but the task is not paused")
+		case ch.alert.Kind == task.AlertMaxDuration && t.hasEnded(ch.alert.Run):
+			j.breachTask("G58", ch.ref, 0, key, "the alert max_duration is open, but run %s has ended", ch.alert.Run)
 		}
 	}
+}
+
+// hasOpenAlert reports whether a task has an open alert of a kind.
+func (j *alertJudge) hasOpenAlert(t *taskHistory, kind task.AlertKind) bool {
+	ch := j.records[j.keys.Alert(t.ref, kind)]
+	return ch != nil && ch.alert.IsOpen() && ch.alert.UID == t.entry.UID
+}
+
+// isPausedTooLong reports whether, at the time of Options.Evaluated, a person had paused a task for longer than it expects. Pauses that end by
+// themselves do not count.
+func (j *alertJudge) isPausedTooLong(t *taskHistory) bool {
+	a, p := j.alertsOf(t), t.entry.Pause()
+	if a == nil || a.MaxPause == 0 || !t.entry.Paused || p == nil || p.Since.IsZero() || p.By == task.PausedByFailures || !p.Until.IsZero() {
+		return false
+	}
+
+	return j.opts.Evaluated.Sub(p.Since.Time) > a.MaxPause.Std()+j.tolerance()
 }
 
 // hasEnded reports whether a run has ended, or does not exist any more.

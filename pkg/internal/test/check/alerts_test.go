@@ -50,6 +50,14 @@ func (h hand) again(tick float64) {
 	h.txn(h.dead(tick), h.waiting(h.simTask, w))
 }
 
+// evaluatedIf returns options that judge all alerts when the history ends, or those which do not.
+func (h hand) evaluatedIf(isQuiet bool) Options {
+	if !isQuiet {
+		return Options{}
+	}
+	return Options{Evaluated: h.time().Time}
+}
+
 // Verifies: G57, G58
 func TestCheck_Alerts(t *testing.T) {
 	const failed, succeeded = task.Failed, task.Succeeded
@@ -143,7 +151,7 @@ func TestCheck_Alerts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHand(t, expects(c.failures))
 			c.happens(h)
-			only(t, h.check(Options{Evaluated: c.isQuiet}).Violations, c.promise)
+			only(t, h.check(h.evaluatedIf(c.isQuiet)).Violations, c.promise)
 		})
 	}
 }
@@ -182,6 +190,63 @@ func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
 			if name == "too early" {
 				only(t, h.check(Options{WrongClocks: []WrongClock{{"a", a.OpenedAt.Time, a.OpenedAt.Time}}}).Violations, "")
 			}
+		})
+	}
+}
+
+// Verifies: G57, G58
+func TestCheck_AlertsAboutPauses(t *testing.T) {
+	pausedSince := func(h hand, by string) {
+		h.txn(h.knows(func(e *task.Entry, own *task.Own) {
+			e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: by}}
+		}))
+	}
+	opened := func(h hand, closed *task.AlertClose) {
+		h.txn(op{h.keys.Alert(h.ref, task.AlertMaxPause), task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time(), Closed: closed}})
+	}
+	resumed := func(h hand) {
+		h.txn(h.knows(func(e *task.Entry, own *task.Own) { e.Paused, own.Pauses = false, nil }))
+	}
+
+	for name, c := range map[string]struct {
+		promise string
+		happens func(h hand)
+	}{
+		"opens":                 {"", func(h hand) { pausedSince(h, "ann"); h.pass(80); opened(h, nil) }},
+		"does not open":         {"G58", func(h hand) { pausedSince(h, "ann"); h.pass(80) }},
+		"is not due":            {"", func(h hand) { pausedSince(h, "ann"); h.pass(50) }},
+		"paused after failures": {"", func(h hand) { pausedSince(h, task.PausedByFailures); h.pass(80) }},
+		"opens without a pause": {"G57", func(h hand) { opened(h, nil); pausedSince(h, "ann") }},
+		"closes during the pause": {"G57", func(h hand) {
+			pausedSince(h, "ann")
+			opened(h, nil)
+			opened(h, &task.AlertClose{At: h.time(), Why: task.AlertResumed})
+		}},
+		"stays after the pause": {"G58", func(h hand) { pausedSince(h, "ann"); h.pass(80); opened(h, nil); resumed(h) }},
+		"closes after the pause": {"", func(h hand) {
+			pausedSince(h, "ann")
+			h.pass(80)
+			opened(h, nil)
+			resumed(h)
+			opened(h, &task.AlertClose{At: h.time(), Why: task.AlertResumed})
+		}},
+		"is counted, not recorded": {"", func(h hand) {
+			pausedSince(h, "ann")
+			h.pass(80)
+			h.txn(op{h.keys.AlertsMore(0, h.ref.Namespace, "ops/pager"), task.Alert{More: map[task.AlertKind]int{task.AlertMaxPause: 1}}})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				e.Alerts = &task.Alerts{Failures: new(0), MaxPause: task.Duration(time.Minute)}
+			})
+			c.happens(h)
+
+			// These histories decide few ticks, and change the entry outside of the API.
+			found := slices.DeleteFunc(h.check(h.evaluatedIf(true)).Violations, func(v Violation) bool {
+				return v.Promise != "G57" && v.Promise != "G58"
+			})
+			only(t, found, c.promise)
 		})
 	}
 }
@@ -275,7 +340,7 @@ func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
 			c.happens(h)
 
 			// These histories decide few ticks, and change the entry outside of the API.
-			found := slices.DeleteFunc(h.check(Options{Evaluated: c.isQuiet}).Violations, func(v Violation) bool {
+			found := slices.DeleteFunc(h.check(h.evaluatedIf(c.isQuiet)).Violations, func(v Violation) bool {
 				return v.Promise != "G57" && v.Promise != "G58"
 			})
 			only(t, found, c.promise)

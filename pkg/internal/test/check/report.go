@@ -61,9 +61,10 @@ type Options struct {
 	// was changed on behalf of a caller, so that each such change has exactly one audit record (G28). Tests that write
 	// through their own Store leave none.
 	Audited bool
-	// Evaluated requires that the alerts about failures are those of the records, because the history ends with a quiet time
-	// that is longer than their evaluation takes (G58).
-	Evaluated bool
+	// Evaluated requires that, when the history ends, the tasks that failed at this time or were paused for too long have an alert,
+	// and that no alert is open whose expectation is met (G58). From this time on, everything was quiet for longer than an evaluation
+	// takes. Zero: alerts may be late.
+	Evaluated time.Time
 	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool
 	// Gone lists nodes that were drained for good: nothing of them may be left when the history ends (G20).

@@ -22,6 +22,9 @@ const Flaky = "flaky"
 // evaluationTime is how long the cluster has after the last change until all alerts are those of the records (G58).
 const evaluationTime = 75 * time.Second
 
+// maxPause is how long tasks may be paused that expect anything of their pauses.
+const maxPause = time.Minute
+
 // expectSuccess lets every second task expect something of its runs, and leaves every fourth one to rules. Most of these tasks run all
 // the time, and fail now and then or always.
 func expectSuccess(s *task.Spec, r *rand.Rand) {
@@ -48,11 +51,17 @@ func expectSuccess(s *task.Spec, r *rand.Rand) {
 // drawAlerts draws what is expected of a task, and who is notified: nobody, the receiver, or also one that does not exist.
 func drawAlerts(r *rand.Rand) *task.Alerts {
 	a := &task.Alerts{Failures: new(1 + r.IntN(3)), Notify: pickRandom(r, [][]string{nil, {receiverName}, {receiverName}, {receiverName, "nobody"}})}
-	switch r.IntN(3) {
+	switch r.IntN(6) {
 	case 0:
 		a.SuccessWithin = task.Duration(time.Minute)
 	case 1:
 		a.SuccessBy = "*/15 * * * * *"
+	case 2:
+		a.MaxPause = task.Duration(maxPause)
+	case 3:
+		a.MaxDuration = task.Duration(time.Minute)
+	case 4:
+		a.MaxLateness = task.Duration(time.Minute)
 	}
 
 	return a

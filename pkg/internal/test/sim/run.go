@@ -121,6 +121,8 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
 	if w.expectsSuccess() {
+		w.sleep(maxPause)
+		w.evaluated = time.Now()
 		w.sleep(evaluationTime)
 	}
 	w.wrongAnswers = w.judgeAnswers(seed)
@@ -377,7 +379,7 @@ func (w *world) buildReport(seed uint64, until time.Time) Report {
 
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true, Evaluated: w.expectsSuccess()})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true, Evaluated: w.evaluated})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.judgeLosses(keys, events), w.acks.findViolations(keys, events))
 	for _, what := range w.wrongAnswers {

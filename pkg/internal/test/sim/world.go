@@ -56,6 +56,7 @@ type world struct {
 	targets      targets         // what requests are sent to
 	acks         acks            // what the API answered
 	wrongAnswers []string        // what the API has said about past ticks that is wrong
+	evaluated    time.Time       // see check.Options.Evaluated
 	edits        edits           // how they were written
 	deliveries   deliveries      // what watches delivered, if lists are judged
 
