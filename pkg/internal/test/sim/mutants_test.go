@@ -77,6 +77,7 @@ var (
 	drainedScenario    = scenario{"drained", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 50 * time.Second, Tasks: 6, Shape: withSpread, Calls: []string{"cordon node", "trigger"}}}
 	replacedScenario   = scenario{"replaced", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withReplacements}}
 	alertingScenario   = scenario{"alerting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 3, Slots: 20, Shape: withAlerts, Calls: []string{"edit alerts", "dismiss all"}, WrapClient: delayAlerts}}
+	ruledScenario      = scenario{"ruled", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withRules, Calls: []string{"set alert rule", "delete alert rule"}, WrapClient: delayAlerts}}
 	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
 	lateSuccesses      = scenario{"late successes", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 70 * time.Second, Tasks: 3, Slots: 20, Shape: withLateSuccesses, Calls: []string{"resume"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
@@ -136,6 +137,7 @@ var detections = map[string]detection{
 	"range-uncompared": {[]string{"G57"}, alertingScenario},
 	"dead-uncompared":  {[]string{"G57"}, alertingScenario},
 	"entry-uncompared": {[]string{"G57"}, alertingScenario},
+	"rule-uncompared":  {[]string{"G57"}, ruledScenario},
 	"old-dead-run":     {[]string{"G57", "G58"}, alertingScenario},
 	"retry-closes":     {[]string{"G57"}, repeatingScenario},
 	"row-only":         {[]string{"G57"}, alertingScenario},
@@ -228,6 +230,12 @@ func withAlerts(s *task.Spec) {
 	*s = withShortRuns(*s)
 	s.Schedule, s.Alerts = task.Schedules{"*/3 * * * * *"}, &task.Alerts{}
 	s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "300ms", sim.Flaky}}}
+}
+
+// withRules leaves tasks to rules. Half of their runs fail.
+func withRules(s *task.Spec) {
+	withAlerts(s)
+	s.Alerts, s.Labels = nil, map[string]string{"team": "data"}
 }
 
 // delayAlerts delays the writes of alerts, so that something changes between the reading of a task and the write.
