@@ -14,9 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/internal/test/racetest"
 	"github.com/carillonhq/carillon/pkg/internal/test/recorder"
@@ -198,6 +200,10 @@ func (o *outage) play(day func()) {
 	o.sleep(time.Duration(owed/int64(o.rate)) * time.Second)
 	o.second(30)
 	o.second(30)
+	if !testing.Short() {
+		o.sleep(o.back.Add(alert.CatchUpTime + 2*time.Minute).Sub(o.now())) // until all that passed in the outage is judged
+		o.second(30)
+	}
 	o.wait(5*time.Minute, "there are runs that wait", o.isIdle)
 	o.stopProcesses()
 }
@@ -215,11 +221,25 @@ func (o *outage) specs() iter.Seq[task.Spec] {
 			k := kinds[i%len(kinds)]
 			s.Name, s.Namespace, s.Schedule = fmt.Sprintf("%s-%05d", k.name, i), simNamespace, task.Schedules{"* * * * *"}
 			s.Action.Noop, s.History.Keep = &task.Noop{}, 100
+			s.Alerts = expectations()
 			if k.shape(&s); !yield(s) {
 				return
 			}
 		}
+
+		s := task.Defaults()
+		s.Name, s.Namespace, s.Schedule, s.Alerts = brokenTask, simNamespace, task.Schedules{"* * * * *"}, expectations()
+		s.Action.Process = &task.Process{Command: []string{"sim", "10ms", "1"}}
+		yield(s)
 	}
+}
+
+// brokenTask is a task whose runs fail.
+const brokenTask = "broken"
+
+// expectations returns what is expected of each task. All of that is not met when the outage is over.
+func expectations() *task.Alerts {
+	return &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(6 * time.Hour), SuccessBy: "*/5 * * * *"}
 }
 
 // tally counts the outcomes of one task's ticks that were due during the outage.
@@ -282,6 +302,9 @@ func (o *outage) judge(events []check.Event) {
 	}
 
 	o.judgePace(caughtUp)
+	if !testing.Short() {
+		o.judgeAlerts(events)
+	}
 
 	if ticksLate := time.Second; latest > ticksLate {
 		t.Errorf("while it caught up, a tick was %s late", latest)
@@ -296,6 +319,34 @@ func (o *outage) of(came map[string]*tally, name string) *tally {
 		came[name] = &tally{missed: map[string]int64{}}
 	}
 	return came[name]
+}
+
+// judgeAlerts checks that what passed during the outage is judged when the catch-up is over: only the broken task gets alerts. Its next
+// deadline comes earlier.
+func (o *outage) judgeAlerts(events []check.Event) {
+	opened := 0
+	for _, e := range events {
+		if e.Deleted || e.CreateRevision != e.ModRevision {
+			continue
+		}
+
+		a, _, ok, err := record.DecodeAlert(o.admin.Keys(), &mvccpb.KeyValue{Key: []byte(e.Key), Value: e.Value})
+		switch {
+		case !ok || a.Kind == task.AlertCluster:
+		case err != nil:
+			o.t.Fatal(err)
+		case a.Task != brokenTask:
+			o.t.Errorf("an alert %s of %s opened %s after the outage", a.Kind, a.Task, a.OpenedAt.Sub(o.back))
+		case a.Kind == task.AlertSuccessWithin && a.OpenedAt.Before(o.back.Add(alert.CatchUpTime)):
+			o.t.Errorf("the alert %s opened %s after the outage, which is too early", a.Kind, a.OpenedAt.Sub(o.back))
+		default:
+			opened++
+		}
+	}
+
+	if opened != 2 {
+		o.t.Errorf("the task whose runs fail has %d alerts, not success_within and success_by", opened)
+	}
 }
 
 // judgePace checks that in no period more runs started than the rate allows, including a burst of one second's
