@@ -41,6 +41,7 @@ type settings struct {
 	Command     []string      // what a process runs
 	Base        int           // the number of tasks to compare many tasks with
 	LabelValues int           // how many values one of the labels of the tasks has
+	Alerts      bool          // the tasks have an expectation
 	Lease       time.Duration // of the nodes in failover
 	CPUProfile  string        // a file; "": none
 	MemProfile  string

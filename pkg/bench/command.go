@@ -136,7 +136,7 @@ func benchmarkKinds() []kind {
 		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).measureLatency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure the time from a tick to its claim in etcd and to the start of its action, on an otherwise idle node."},
 		{use: "scale", short: "Measure memory and CPU of a node with a million tasks", run: (*bench).measureScale,
-			flags: []string{"tasks", "base", "rate", "label-values", "duration", "warmup"},
+			flags: []string{"tasks", "base", "rate", "label-values", "alerts", "duration", "warmup"},
 			long: "Start a node in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
 				"/proc/PID/status, minus that of a node without tasks) and its idle CPU. Then create --rate tasks that tick each second.\n" +
 				"A second pass with few tasks shows whether a fire costs more among many. A million tasks need 3 GB of disk and 8 GB of memory,\n" +
@@ -197,6 +197,7 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.StringVar(&s.Cgroup, "cgroup", s.Cgroup, "control groups of attempts: auto or off")
 	some.IntVar(&s.Base, "base", s.Base, "number of tasks of the pass with few tasks")
 	some.IntVar(&s.LabelValues, "label-values", s.LabelValues, "distinct values of one of the three labels of the tasks")
+	some.BoolVar(&s.Alerts, "alerts", false, "let each task expect a success within 26 hours")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
 	factory.DurationVar(some, &s.Every, "every", s.Every, "time between two rounds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "number of rounds to measure")

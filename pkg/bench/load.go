@@ -189,7 +189,8 @@ type population struct {
 	end            time.Time // zero: ticks do not end
 	rules          []rule
 	keep           int
-	apps           int // how many values the label app has, and with it how many sets of labels there are
+	apps           int  // how many values the label app has, and with it how many sets of labels there are
+	alerts         bool // tasks that do not fire have an expectation
 }
 
 // usualApps is how many values the label app has, unless the benchmark says otherwise.
@@ -286,6 +287,10 @@ func (p population) addDetails(s *task.Spec, i int) {
 	s.Action = task.Action{Process: process}
 	if i%2 == 0 {
 		s.Timeout = task.Duration(10 * time.Minute)
+	}
+
+	if p.alerts {
+		s.Alerts = &task.Alerts{Notify: []string{"receiver"}, SuccessWithin: task.Duration(26 * time.Hour)}
 	}
 
 	if i%10 == 0 {

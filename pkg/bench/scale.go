@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// idleFor is how long the CPU usage of an idle node is measured.
-const idleFor = 10 * time.Second
+// idleFor is how long the CPU usage of an idle node is measured at most. It contains two visits of all expectations.
+const idleFor = 30 * time.Second
 
 // measureScale measures a node with many tasks and one with few: its memory, how long it loads, its CPU usage while
 // nothing is due, and the cost of a fire. The node runs in a separate process. The load and an embedded etcd are in this
@@ -102,7 +102,7 @@ func (s *scaleTrial) runPhases(ctx context.Context) error {
 		return err
 	}
 
-	p.apps = s.LabelValues
+	p.apps, p.alerts = s.LabelValues, s.Alerts
 	if err := s.createTasks(ctx, s.Tasks, p.makeTask); err != nil {
 		return err
 	}
