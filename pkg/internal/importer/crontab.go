@@ -3,6 +3,7 @@ package importer
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -271,12 +272,13 @@ func (r *crontabReader) readEntry(at Place, line string) {
 		return
 	}
 
-	// key identifies everything except the schedule. A line with the same key becomes another schedule of the same
-	// task.
 	notes = append(notes, commandNotes(e.command)...)
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
-	key := fmt.Sprintf("%q %q %q %q %q %s %s %s %q %q", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST,
-		s.Output.Mail, s.Output.MailFrom)
+	key, err := identifyExceptSchedule(s)
+	if err != nil {
+		r.refuseLine(at, err)
+		return
+	}
 
 	for i, k := range r.keys {
 		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
@@ -333,6 +335,18 @@ func (r *crontabReader) timeZone() string {
 	return r.vars.zone
 }
 
+// identifyExceptSchedule returns a text that is the same for two lines only if nothing but their schedules and comments
+// differ. The second one then becomes another schedule of the same task.
+func identifyExceptSchedule(s task.Spec) (string, error) {
+	s.Schedule, s.Description = nil, ""
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("compare with other lines: %w", err)
+	}
+
+	return string(b), nil
+}
+
 // mergeSchedule adds the schedule of a line to an earlier job with the same action.
 func (r *crontabReader) mergeSchedule(into, j *Job) {
 	if slices.Contains(into.Spec.Schedule, j.Spec.Schedule[0]) {
@@ -341,7 +355,7 @@ func (r *crontabReader) mergeSchedule(into, j *Job) {
 	}
 
 	into.Spec.Schedule = append(into.Spec.Schedule, j.Spec.Schedule[0])
-	r.result.addNote(j.Place, "is the same job as line %d; both become one task with two schedules", into.Line)
+	r.result.addNote(j.Place, "is the same job as line %d: its schedule is added to the task of that line", into.Line)
 
 	if d := j.Spec.Description; d != "" && d != into.Spec.Description {
 		into.Spec.Description = makeDescription(into.Spec.Description + "\n" + d)

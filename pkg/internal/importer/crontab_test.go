@@ -304,3 +304,14 @@ func FuzzCrontab(f *testing.F) {
 		}
 	})
 }
+
+// Lines become one task only if they do the same: not if they differ in their input, which comes after the %.
+func TestCrontab_LinesWithAnotherInputAreOtherTasks(t *testing.T) {
+	r := importer.Crontab("/etc/cron.d/mail", "0 1 * * * ann mail bob%good night\n0 7 * * * ann mail bob%good morning\n0 8 * * * ann mail bob%good morning\n", ofSystem, options)
+	if len(r.Jobs) != 2 || r.Jobs[0].Spec.Action.Process.Stdin.Text != "good night\n" || r.Jobs[1].Spec.Action.Process.Stdin.Text != "good morning\n" {
+		t.Fatalf("%+v", r.Jobs)
+	}
+	if s := r.Jobs[1].Spec.Schedule; !slices.Equal(s, []string{"0 7 * * *", "0 8 * * *"}) || len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Why, "is the same job as line 2: its schedule is added to the task of that line") {
+		t.Errorf("%v %v", s, r.Notes)
+	}
+}
