@@ -39,8 +39,12 @@ func Kubernetes(file, text string, o Options) Result {
 		r.addObject(file, v, o, others)
 	}
 
+	var skipped []string
 	for _, kind := range slices.Sorted(maps.Keys(others)) {
-		r.addNote(Place{File: file}, "skipped %d of kind %s: only CronJobs have a schedule", others[kind], kind)
+		skipped = append(skipped, fmt.Sprintf("%d of kind %s", others[kind], kind))
+	}
+	if len(skipped) > 0 {
+		r.addNote(Place{File: file}, "skipped %s: only CronJobs have a schedule", strings.Join(skipped, ", "))
 	}
 
 	return r
@@ -100,6 +104,9 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 	}
 }
 
+// kustomizeHint is the way out for an object that lacks what every complete one has.
+const kustomizeHint = "if it is a patch for kustomize, render it first with kubectl kustomize"
+
 // cronJob converts a CronJob to a task.
 func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k := &kubernetesJob{job: Job{Place: at}}
@@ -111,6 +118,10 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	s.Name = joinName(makeSlug(o.Prefix), c.Metadata.Name)
 	k.setLabels(&s, c.Metadata.Labels)
 
+	if c.Spec.Schedule == "" {
+		r.addRefusal(at, "%s: has no schedule; %s", quoteShort(c.Metadata.Name), kustomizeHint)
+		return
+	}
 	if err := k.setSchedule(&s, c); err != nil {
 		r.addRefusal(at, "%s: schedule: %s: %v", c.Metadata.Name, quoteShort(c.Spec.Schedule), err)
 		return

@@ -25,6 +25,9 @@ func (k *kubernetesJob) buildProcess(s *task.Spec, pod podSpec, o Options) (p *t
 	if len(pod.Containers) != 1 {
 		return nil, fmt.Sprintf("the pod has %d containers; only pods with one container are supported", len(pod.Containers))
 	}
+	if c := pod.Containers[0]; c.Image == "" && len(c.Command) == 0 {
+		return nil, "the container has neither a command nor an image; " + kustomizeHint
+	}
 	if len(pod.InitContainers) > 0 {
 		var names []string
 		for _, c := range pod.InitContainers {
@@ -42,9 +45,12 @@ func (k *kubernetesJob) buildProcess(s *task.Spec, pod podSpec, o Options) (p *t
 		return nil, why
 	}
 
-	k.addNote("runs as a process of the node, without the image %v", c.Image)
+	k.addNote("runs as a process of the node, without the image %v and its files, variables and working directory", c.Image)
 	k.setLimits(p, c.Resources)
 	k.setSecurity(p, pod.SecurityContext, c.SecurityContext)
+	if p.User == "" {
+		k.addNote("the user of the image is not known: the task runs as the default_user of its node; to change that, set action.process.user")
+	}
 	k.noteRest("of the container", c.rest)
 
 	return p, ""
@@ -172,6 +178,14 @@ func (k *kubernetesJob) setContainerCommand(p *task.Process, c container) (why s
 		words = append(words, e.expand(string(word)))
 	}
 
+	// The programs of an image are where its PATH says, and the image is not known.
+	if _, set := p.Env["PATH"]; !set && !e.dynamic["PATH"] {
+		if p.Env == nil {
+			p.Env = map[string]string{}
+		}
+		p.Env["PATH"] = systemdPath
+	}
+
 	// A reference to a value that only the run has needs a shell.
 	if len(e.derived) == 0 && !slices.ContainsFunc(words, reference.isDynamic) {
 		for _, w := range words {
@@ -243,13 +257,16 @@ func (r reference) shellWord() string {
 // readEnv reads env and envFrom. As in Kubernetes, env overrides envFrom.
 func (k *kubernetesJob) readEnv(c container) *kubeEnv {
 	e := &kubeEnv{dynamic: map[string]bool{}}
-	var secrets, configMaps, unresolved []string
+	var secrets, optional, configMaps, unresolved []string
 
 	for _, from := range c.EnvFrom {
 		switch {
 		case from.SecretRef != nil:
 			e.sources = append(e.sources, task.EnvFrom{Secret: from.SecretRef.Name, Prefix: from.Prefix})
 			secrets = append(secrets, from.SecretRef.Name)
+			if from.SecretRef.Optional {
+				optional = append(optional, from.SecretRef.Name)
+			}
 			e.open = true
 		case from.ConfigMapRef != nil:
 			configMaps = append(configMaps, from.ConfigMapRef.Name)
@@ -268,6 +285,9 @@ func (k *kubernetesJob) readEnv(c container) *kubeEnv {
 			}
 			e.addSecret(ref.Name, key, v.Name)
 			secrets = append(secrets, ref.Name)
+			if ref.Optional {
+				optional = append(optional, ref.Name+"/"+ref.Key)
+			}
 		default:
 			unresolved = append(unresolved, v.Name)
 		}
@@ -276,6 +296,9 @@ func (k *kubernetesJob) readEnv(c container) *kubeEnv {
 	if len(secrets) > 0 {
 		slices.Sort(secrets)
 		k.addNote("it needs these secrets (carillon secret set): %s", strings.Join(slices.Compact(secrets), ", "))
+	}
+	if len(optional) > 0 {
+		k.addNote("these secrets are optional in Kubernetes, but without them the task fails: %s", strings.Join(optional, ", "))
 	}
 	if len(configMaps) > 0 {
 		k.addNote("config maps are not supported: write their values in env, or in a file for env_from: %s", strings.Join(configMaps, ", "))
@@ -290,10 +313,10 @@ func (k *kubernetesJob) readEnv(c container) *kubeEnv {
 // addVariable adds a variable of env.
 func (e *kubeEnv) addVariable(name, value string) {
 	r := e.expand(value)
+	e.forget(name)
 	if r.isDynamic() && shellName.MatchString(name) {
 		e.derived = append(e.derived, derivedVariable{name, r})
 		e.dynamic[name] = true
-		delete(e.literal, name)
 		return
 	}
 
@@ -301,13 +324,19 @@ func (e *kubeEnv) addVariable(name, value string) {
 		e.literal = map[string]string{}
 	}
 	e.literal[name] = r.text
+}
+
+// forget removes a variable that a later one of the same name replaces.
+func (e *kubeEnv) forget(name string) {
+	delete(e.literal, name)
 	delete(e.dynamic, name)
+	e.derived = slices.DeleteFunc(e.derived, func(v derivedVariable) bool { return v.name == name })
 }
 
 // addSecret adds a variable that has the value of a key of a secret.
 func (e *kubeEnv) addSecret(secret, key, name string) {
+	e.forget(name)
 	e.dynamic[name] = true
-	delete(e.literal, name)
 
 	if n := len(e.sources) - 1; n >= 0 && e.sources[n].Secret == secret && e.sources[n].Keys != nil && e.sources[n].Keys[key] == "" {
 		e.sources[n].Keys[key] = name
@@ -317,43 +346,47 @@ func (e *kubeEnv) addSecret(secret, key, name string) {
 	e.sources = append(e.sources, task.EnvFrom{Secret: secret, Keys: map[string]string{key: name}})
 }
 
-var referencePattern = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
-
-// expand replaces $(NAME) by values, as Kubernetes does. Unknown references remain.
+// expand replaces $(NAME) by values, as Kubernetes does: it reads up to the next closing parenthesis, whatever is before
+// it, so that a command substitution of a shell remains as it is. Unknown references remain, too, and $$ is a $.
 func (e *kubeEnv) expand(text string) reference {
 	r := reference{parts: []string{""}}
-	last := 0
 	add := func(s string) {
 		r.text += s
 		r.parts[len(r.parts)-1] += s
 	}
 
-	for _, at := range referencePattern.FindAllStringSubmatchIndex(text, -1) {
-		add(text[last:at[0]])
-		last = at[1]
+	for {
+		before, rest, found := strings.Cut(text, "$")
+		add(before)
+		if !found {
+			return r
+		}
 
-		if at[2] < 0 { // $$
+		name, after, closed := strings.Cut(strings.TrimPrefix(rest, "("), ")")
+		switch {
+		case strings.HasPrefix(rest, "$"):
 			add("$")
+			text = rest[1:]
+			continue
+		case !strings.HasPrefix(rest, "(") || !closed:
+			add("$" + rest[:min(1, len(rest))])
+			text = rest[min(1, len(rest)):]
 			continue
 		}
 
-		name := text[at[2]:at[3]]
+		text = after
 		value, known := e.literal[name]
 		switch {
 		case known:
 			add(value)
-		case e.dynamic[name] && shellName.MatchString(name), e.open && shellName.MatchString(name):
+		case (e.dynamic[name] || e.open) && shellName.MatchString(name):
 			r.open = r.open || !e.dynamic[name]
 			r.parts = append(r.parts, name, "")
-			r.text += text[at[0]:at[1]]
+			r.text += "$(" + name + ")"
 		default:
-			add(text[at[0]:at[1]])
+			add("$(" + name + ")")
 		}
 	}
-
-	add(text[last:])
-
-	return r
 }
 
 // setLimits converts the limits of the container.
@@ -414,6 +447,12 @@ func (k *kubernetesJob) setSecurity(p *task.Process, pod, c securityContext) {
 	for _, id := range pod.SupplementalGroups {
 		p.Groups = append(p.Groups, strconv.FormatInt(id, 10))
 	}
+	if nonRoot := firstSet(c.RunAsNonRoot, pod.RunAsNonRoot); nonRoot != nil {
+		k.ignored = append(k.ignored, "runAsNonRoot")
+		if *nonRoot && p.User == "0" {
+			k.addNote("runAsNonRoot with runAsUser 0: Kubernetes does not start the container, and the task runs as root")
+		}
+	}
 	if allow := c.AllowPrivilegeEscalation; allow != nil && !*allow {
 		p.NoNewPrivs = true
 	} else if allow != nil {
@@ -424,11 +463,11 @@ func (k *kubernetesJob) setSecurity(p *task.Process, pod, c securityContext) {
 	k.noteRest("of the security context", c.rest)
 }
 
-// firstSet returns the first number that is set.
-func firstSet(list ...*int64) *int64 {
-	for _, n := range list {
-		if n != nil {
-			return n
+// firstSet returns the first value that is set.
+func firstSet[T any](list ...*T) *T {
+	for _, v := range list {
+		if v != nil {
+			return v
 		}
 	}
 

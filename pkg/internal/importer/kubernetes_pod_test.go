@@ -74,6 +74,16 @@ func TestKubernetes_FieldsOfPods(t *testing.T) {
 			"action.process.shell", `"export URL=x://\"${P}\"@h\nexec a --pw=\"${P}\" '$(NONE)' 'it'\\''s'"`},
 		{`"container": {"command": ["a", "$(P)"], "envFrom": [{"secretRef": {"name": "s"}}]}`, "action.process.shell", `"exec a \"${P-\\$(P)}\""`},
 		{`"container": {"command": ["a", "$(P) $$(P)"], "env": [{"name": "P", "value": "v"}]}`, "action.process.command", `["a","v $(P)"]`},
+		// Kubernetes reads up to the next parenthesis, so that references within a command substitution remain.
+		{`"container": {"command": ["a", "$(b $$) $(b $(P)) $(P $x$$ $"], "env": [{"name": "P", "value": "v"}]}`, "action.process.command", `["a","$(b $$) $(b $(P)) $(P $x$ $"]`},
+		{`"container": {"command": ["a", "$(P-1)$(P.2)"], "env": [{"name": "P-1", "value": "v"}, {"name": "P.2", "value": "w"}]}`, "action.process.command", `["a","vw"]`},
+		// The last variable of a name counts.
+		{`"container": {"env": [{"name": "P", "valueFrom": {"secretKeyRef": {"name": "db", "key": "pw"}}}, {"name": "U", "value": "x$(P)"}, {"name": "U", "value": "y"}], "command": ["a", "$(U)"]}`,
+			"action.process.command", `["a","y"]`},
+		// The programs of images are in /usr/local, too.
+		{``, "action.process.env", `{"PATH":"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}`},
+		{`"container": {"env": [{"name": "PATH", "value": "/opt/bin"}], "command": ["a", "$(PATH)"]}`, "action.process.command", `["a","/opt/bin"]`},
+		{`"container": {"command": ["a", "$(PATH)"]}`, "action.process.command", `["a","$(PATH)"]`},
 	} {
 		j := fromCronJob(t, c.fields, importer.Options{})
 		got := fieldOf(t, j.Spec, c.field)
@@ -98,6 +108,10 @@ func TestKubernetes_NotesOfPods(t *testing.T) {
 		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "tls.key"}}}]}`:                      `store the key tls.key of the secret s as tls_key`,
 		`"container": {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}`:                           "these variables have no value in the file: A",
 		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}`:                            "it needs these secrets (carillon secret set): s",
+		`"container": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": true}}}]}`:          "these secrets are optional in Kubernetes, but without them the task fails: s/k",
+		`"container": {"envFrom": [{"secretRef": {"name": "s", "optional": true}}]}`:                                                 "without them the task fails: s",
+		`"container": {"securityContext": {"runAsNonRoot": true}}`:                                                                   "the task runs as the default_user of its node",
+		`"container": {"securityContext": {"runAsNonRoot": true, "runAsUser": 0}}`:                                                   "the task runs as root",
 		`"pod": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}, {}]}}}}`: "because it has alternatives",
 	} {
 		if j := fromCronJob(t, fields, importer.Options{}); !hasNote(j, want) {

@@ -173,7 +173,7 @@ func TestKubernetes_RefusesSchedules(t *testing.T) {
 		"@every 99999h":         "at most 87600h",
 		"CRON_TZ=Local @daily":  "timezone:",
 		"CRON_TZ=Mars/X @daily": "timezone:",
-		"":                      "empty spec string",
+		"":                      "has no schedule",
 		"H * * * *":             "failed to parse int from H",
 	} {
 		r := importedCronJob(expr, "")

@@ -68,7 +68,7 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	want.Action.Process = &task.Process{
 		Shell:   "exec /bin/report --day today \"${OTHER-\\$(OTHER)}\" '$x' 3", // a secret may have it
 		Dir:     "/srv",
-		Env:     map[string]string{"DAY": "today"},
+		Env:     map[string]string{"DAY": "today", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		EnvFrom: []task.EnvFrom{{Secret: "x"}, {Secret: "a", Keys: map[string]string{"b": "SECRET"}}},
 		Limits:  task.Limits{CPU: 1},
 	}
@@ -119,7 +119,9 @@ func TestKubernetes_RefusesWithItsLine(t *testing.T) {
 		"a: [":                               "f:1: ",
 		"a: b\n---\n{{- if .Values.x }}\na:": "helm template",
 		"- a":                                "f:1: is not a Kubernetes object",
-		"a: b":                               "f:1: is not a Kubernetes object",
+		strings.Replace(strings.Replace(cronJob, "image: example.org/orders:1", "tty: true", 1), "command: [/bin/report]", "stdin: true", 1): "neither a command nor an image; if it is a patch for kustomize",
+		"a: b": "f:1: is not a Kubernetes object",
+		"kind: CronJob\napiVersion: batch/v1\nmetadata: {name: a}\nspec: {suspend: true}":       `f:1: "a": has no schedule; if it is a patch for kustomize, render it first with kubectl kustomize`,
 		"kind: CronJob\napiVersion: batch/v1\nspec: {schedule: [1]}":                            "f:1: ",
 		strings.Replace(cronJob, "5/20 2", "77 2", 1):                                           "f:6: orders: schedule:",
 		strings.Replace(cronJob, "Asia/Tokyo", "Mars/X", 1):                                     "f:6: timezone:",

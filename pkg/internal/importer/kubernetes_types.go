@@ -140,6 +140,7 @@ type securityContext struct {
 	RunAsUser                *int64  `json:"runAsUser"`
 	RunAsGroup               *int64  `json:"runAsGroup"`
 	SupplementalGroups       []int64 `json:"supplementalGroups"`
+	RunAsNonRoot             *bool   `json:"runAsNonRoot"`
 	AllowPrivilegeEscalation *bool   `json:"allowPrivilegeEscalation"`
 	rest                     kubeFields
 }
