@@ -178,7 +178,7 @@ var valuesOfSettings = map[string]string{
 	"TimeoutStartSec": "9", "TimeoutStopSec": "9", "RuntimeMaxSec": "9", "KillSignal": "SIGINT", "KillMode": "mixed", "Restart": "on-failure",
 	"RestartSec": "9", "RestartSteps": "3", "RestartMaxDelaySec": "9", "RestartForceExitStatus": "3", "RestartPreventExitStatus": "3",
 	"SuccessExitStatus": "3", "RemainAfterExit": "yes", "Environment": "A=b", "EnvironmentFile": "/a", "WorkingDirectory": "/a",
-	"RootDirectory": "/", "RootImage": "/", "StandardInput": "file:/a", "StandardInputData": "YQ==", "ExecStart": "/bin/b",
+	"RootDirectory": "/", "RootImage": "/", "StandardInput": "file:/a", "StandardInputData": "YQ==", "ExecStart": "\nExecStart=/bin/b",
 	"OnCalendar": "hourly", "OnBootSec": "9", "OnStartupSec": "9", "OnActiveSec": "9", "OnUnitActiveSec": "9", "OnUnitInactiveSec": "9",
 	"Persistent": "yes", "RandomizedDelaySec": "9", "FixedRandomDelay": "yes", "DeferReactivation": "yes", "Unit": "a.service",
 }

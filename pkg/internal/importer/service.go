@@ -8,6 +8,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// systemdPath is the PATH that systemd sets for services.
+// systemdPath is the PATH that systemd sets for services, and container runtimes for images without one.
 const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // systemdStopTimeout is the default of TimeoutStopSec=.
@@ -54,6 +55,7 @@ type service struct {
 	process  *task.Process
 	defaults map[string]string // variables that the files of env_from may override
 	ignored  []string          // settings without effect in this service
+	split    []string          // variables that are arguments of their own, and may have quotes in their value
 }
 
 // readService converts the service that the timer starts.
@@ -73,7 +75,7 @@ func (t *timer) readService(spec *task.Spec, u Unit, name string) error {
 
 	spec.Action.Process = s.process
 	if spec.Description == "" {
-		spec.Description = makeDescription(u.lastValue("Unit", "Description"))
+		spec.Description = s.describe(u)
 	}
 
 	s.noteLost()
@@ -140,7 +142,7 @@ func (s *service) setAccount() (err error) {
 	}
 
 	if s.unit.boolValue("Service", "DynamicUser") {
-		s.addNote("DynamicUser=yes: the user %s must exist on the node", p.User)
+		s.addNote("DynamicUser=yes: the user %s must exist on the node, and may write wherever the file modes permit it", p.User)
 	}
 
 	if p.Group, err = s.expandSpecifiers(s.value("Group")); err != nil {
@@ -166,7 +168,7 @@ func (s *service) setAccount() (err error) {
 var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // presetVariables are set for each process, so that a shell cannot see whether a file has set them.
-var presetVariables = strings.Fields("HOME LOGNAME PATH SHELL")
+var presetVariables = strings.Fields("HOME LOGNAME PATH SHELL USER")
 
 // setEnvironment converts the variables. In systemd, files override Environment=. In a task, env overrides files, so
 // that the shell sets those variables that no file has set.
@@ -188,6 +190,12 @@ func (s *service) setEnvironment() error {
 
 	if env["PATH"] == "" {
 		env["PATH"] = systemdPath
+	}
+
+	// systemd sets USER together with HOME, LOGNAME and SHELL, which Carillon sets, too.
+	_, numeric := strconv.Atoi(s.process.User)
+	if _, set := env["USER"]; !set && numeric != nil && (s.value("User") != "" || !s.isSystem()) {
+		env["USER"] = s.process.User
 	}
 
 	if err := s.readEnvironmentFiles(); err != nil {
@@ -218,7 +226,7 @@ func (s *service) setEnvironment() error {
 func (s *service) readEnvironment() (map[string]string, error) {
 	env := map[string]string{}
 	for _, v := range s.unit.allValues("Service", "Environment") {
-		words, err := splitWords(v.value)
+		words, err := splitWords(v.value, false)
 		if err != nil {
 			return nil, fmt.Errorf("setting Environment=%s: %w", v.value, err)
 		}
@@ -259,6 +267,10 @@ func (s *service) readEnvironmentFiles() error {
 // setCommand converts what the service starts.
 func (s *service) setCommand() (err error) {
 	s.process.Command, s.process.Shell, err = s.buildCommand()
+
+	if s.unit.hasSetting("Service", "ExecStartPost") && !s.isOneshot() {
+		s.addNote("ExecStartPost= runs when ExecStart= has ended; systemd runs it as soon as ExecStart= has been started")
+	}
 
 	for _, key := range []string{"ExecStop", "ExecStopPost"} {
 		if s.unit.hasSetting("Service", key) {
@@ -372,6 +384,10 @@ func (s *service) readInputData() (string, error) {
 // noteLost adds notes about the settings that have no counterpart.
 func (s *service) noteLost() {
 	var lost, directories []string
+	if s.unit.isEmptied("Service", "CapabilityBoundingSet") {
+		lost = append(lost, "CapabilityBoundingSet") // an empty value drops all capabilities
+	}
+
 	for _, key := range s.unit.settingNames("Service") {
 		switch {
 		case strings.HasSuffix(key, "Directory") && key != "WorkingDirectory" && key != "RootDirectory" && slices.Contains(convertedInService, key):
@@ -411,23 +427,27 @@ func (t *timer) noteUnitSection(u Unit, x expander) {
 	restarts := path.Ext(u.File) == ".service" && !slices.Contains([]string{"", "no"}, u.lastValue("Service", "Restart"))
 
 	for _, key := range u.settingNames("Unit") {
-		value := u.lastValue("Unit", key)
+		var values []string
+		for _, v := range u.allValues("Unit", key) {
+			if text, err := x.expandSpecifiers(v.value); err == nil {
+				v.value = text
+			}
+			values = append(values, key+"="+v.value)
+		}
+
 		switch {
 		case key == "Description", restarts && strings.HasPrefix(key, "StartLimit"):
 		case strings.HasPrefix(key, "Condition"), strings.HasPrefix(key, "Assert"):
-			conditions = append(conditions, key+"="+value)
+			conditions = append(conditions, values...)
 		case slices.Contains(startsUnits, key):
-			if text, err := x.expandSpecifiers(value); err == nil {
-				value = text
-			}
-			t.addNote("%s=%s: systemd starts this unit after a run has %s, and Carillon does not; to notify somebody of failures, set alerts.notify",
-				key, value, map[bool]string{true: "failed", false: "succeeded"}[key == "OnFailure"])
+			t.addNote("%s: systemd starts this unit after a run has %s, and Carillon does not; to notify somebody of failures, set alerts.notify",
+				strings.Join(values, ", "), map[bool]string{true: "failed", false: "succeeded"}[key == "OnFailure"])
 		case slices.Contains(dependsOnUnits, key):
-			dependencies = append(dependencies, key+"="+value)
+			dependencies = append(dependencies, values...)
 		case slices.Contains(ignoredInUnit, key):
 			t.ignored = append(t.ignored, key)
 		default:
-			lost = append(lost, key+"="+value)
+			lost = append(lost, values...)
 		}
 	}
 

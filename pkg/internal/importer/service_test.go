@@ -105,7 +105,7 @@ ExecStart=/usr/bin/borg --list $OPTS
 	zero := task.Size(0)
 	want := task.Process{
 		Shell: "[ -n \"${OPTS+set}\" ] || export OPTS=-v\nset -f\n/usr/bin/borg --list $OPTS", User: "ann", Group: "backup", Dir: "/", Umask: "0077", Nice: 19, IONice: "best-effort/7",
-		NoNewPrivs: true, PrivateTmp: true, Env: map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		NoNewPrivs: true, PrivateTmp: true, Env: map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USER": "ann"},
 		EnvFrom: []task.EnvFrom{{File: "/etc/borg/env"}, {File: "/etc/default/borg", Optional: true}},
 		Limits:  task.Limits{OpenFiles: 65536, Core: &zero, Memory: 2 << 30, CPU: 0.5, PIDs: 64},
 	}
@@ -125,7 +125,8 @@ ExecStart=/usr/bin/borg --list $OPTS
 		"directories that systemd creates, and Carillon does not: RuntimeDirectory=borg, StateDirectory=borg",
 		"settings of the service that a task does not have: CPUSchedulingPolicy, IOWeight",
 		"settings without effect on a task: After, LogRateLimitIntervalSec",
-		"env overrides the files of env_from, also if they set PATH",
+		"env overrides the files of env_from, also if they set PATH, USER",
+		"systemd interprets quotes in the value of $OPTS, and the task splits it at white space only",
 		"EnvironmentFile=: the file is read as ann, not as root",
 		"Restart=on-failure: a run has at most 100 attempts; systemd has no limit here",
 	}
@@ -341,10 +342,26 @@ func TestSystemd_NotesOfServices(t *testing.T) {
 		"TimeoutStopSec=2h":                              "a process has at most 1h to end",
 		"Environment=A=1 # comment":                      `Environment=: systemd ignores "#", because it is not an assignment`,
 		"LoadCredential=a:/b":                            "settings of the service that a task does not have: LoadCredential",
+		"CapabilityBoundingSet=":                         "settings of the service that a task does not have: CapabilityBoundingSet",
+		"ExecStartPost=/bin/b":                           "ExecStartPost= runs when ExecStart= has ended; systemd runs it as soon as",
 		"SyslogIdentifier=x\nStandardOutput=journal\nTimeoutStartSec=5": "settings without effect on a task: StandardOutput, SyslogIdentifier, TimeoutStartSec",
 	} {
 		if j := fromService(t, lines); !hasNote(j, want) {
 			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+}
+
+// A note names all values of a setting that has several.
+func TestSystemd_NotesOfUnitSections(t *testing.T) {
+	j := onlyJob(t, importer.Systemd(unitsWith("Unit:ConditionPathExists=/a\nConditionPathExists=/b%%\nWants=c.service\nWants=d.service\nOnFailure=e.service\nOnFailure=f@%n"), importer.Options{}), "units")
+	for _, want := range []string{
+		"conditions that are not checked before a run: ConditionPathExists=/a, ConditionPathExists=/b%",
+		"other units are not started, stopped or awaited: Wants=c.service, Wants=d.service",
+		"OnFailure=e.service, OnFailure=f@a.service: systemd starts this unit after a run has failed",
+	} {
+		if !hasNote(j, want) {
+			t.Errorf("%q: %q", want, j.Notes)
 		}
 	}
 }

@@ -72,8 +72,10 @@ func (e expander) expandSpecifiers(text string) (string, error) {
 			continue
 		}
 
-		if i++; i == len(text) {
-			return "", fmt.Errorf("%s ends with %%", quoteShort(text))
+		if i++; i == len(text) || text[i] != '%' && !isAlphanumeric(text[i]) {
+			b.WriteByte('%') // which does not begin a specifier
+			i--
+			continue
 		}
 
 		v, err := e.specifierValue(text[i])
@@ -143,7 +145,26 @@ func (e expander) specifierValue(c byte) (string, error) {
 		return v, nil
 	}
 
-	return "", fmt.Errorf("the specifier %%%c is not supported, because its value depends on the host: write the value", c)
+	return "", e.unknownSpecifier(c)
+}
+
+// hostSpecifiers are the specifiers whose value depends on the host.
+const hostSpecifiers = "AaBbCdDEgGHhlLmMoqsSTtUuVvWwyY"
+
+// unknownSpecifier returns the error for a specifier without a value.
+func (e expander) unknownSpecifier(c byte) error {
+	switch {
+	case !strings.ContainsRune(hostSpecifiers, rune(c)):
+		return fmt.Errorf("%%%c is not a specifier, so that systemd ignores the line: write %%%% for a %%", c)
+	case e.scope.user != "":
+		return fmt.Errorf("the specifier %%%c is not supported in a unit of a user, because its value depends on the host: write the value, or %%%% for a %%", c)
+	default:
+		return fmt.Errorf("the specifier %%%c is not supported, because its value depends on the host: write the value, or %%%% for a %%", c)
+	}
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 // userSpecifier returns the value of a specifier in a unit of a user.
@@ -155,7 +176,7 @@ func (e expander) userSpecifier(c byte) (string, error) {
 	below, ok := map[byte]string{'h': "", 'E': "/.config", 'C': "/.cache"}[c]
 	switch {
 	case !ok:
-		return "", fmt.Errorf("the specifier %%%c is not supported in a unit of a user, because its value depends on the host: write the value", c)
+		return "", e.unknownSpecifier(c)
 	case e.scope.home == "":
 		return "", fmt.Errorf("the specifier %%%c is not supported, because this host does not know the home directory of %s: write the value", c, e.scope.user)
 	}

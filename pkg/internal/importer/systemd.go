@@ -45,7 +45,19 @@ type timer struct {
 }
 
 func (t *timer) addNote(format string, args ...any) {
-	t.job.Notes = append(t.job.Notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(t.job.Notes, text) {
+		t.job.Notes = append(t.job.Notes, text)
+	}
+}
+
+// describe returns the description of a unit.
+func (e expander) describe(u Unit) string {
+	text := u.lastValue("Unit", "Description")
+	if expanded, err := e.expandSpecifiers(text); err == nil {
+		text = expanded
+	}
+
+	return makeDescription(text)
 }
 
 // readUnits converts the timer and its service.
@@ -62,7 +74,12 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 
 	s := o.newSpec("systemd", path.Base(t.unit.File))
 	s.Name = joinName(makeSlug(o.Prefix), clipSlug(scope.user, 20), clipSlug(base, 80))
-	s.Description = makeDescription(t.unit.lastValue("Unit", "Description"))
+	t.expander = expander{unitName: path.Base(t.unit.File), scope: scope}
+	if o.Node == "" && o.Host != "" {
+		t.host = o.Hostname
+	}
+
+	s.Description = t.describe(t.unit)
 	if err := t.setSchedule(&s); err != nil {
 		return err
 	}
@@ -71,10 +88,6 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	service := t.unit.lastValue("Timer", "Unit")
 	if service == "" {
 		service = base + ".service"
-	}
-	t.expander = expander{unitName: path.Base(t.unit.File), scope: scope}
-	if o.Node == "" && o.Host != "" {
-		t.host = o.Hostname
 	}
 	if service, err = t.expandSpecifiers(service); err != nil {
 		return fmt.Errorf("setting Unit: %w", err)
@@ -130,11 +143,30 @@ func (t *timer) noteSettings() {
 	t.noteUnitSection(t.unit, t.expander)
 }
 
+// settingsOfTimes are the settings of a timer that determine its ticks.
+var settingsOfTimes = strings.Fields("OnCalendar OnActiveSec OnBootSec OnStartupSec OnUnitActiveSec OnUnitInactiveSec")
+
+// timesOf returns the values of settings that determine the ticks. An empty value of any of them discards all of them, as
+// in drop-ins that replace a timer's schedule.
+func (t *timer) timesOf(keys ...string) (list []setting) {
+	for _, s := range t.unit.settings {
+		switch {
+		case s.section != "Timer" || !slices.Contains(settingsOfTimes, s.key):
+		case s.value == "":
+			list = nil
+		case slices.Contains(keys, s.key):
+			list = append(list, s)
+		}
+	}
+
+	return list
+}
+
 // setSchedule converts the settings of the timer that determine its ticks.
 func (t *timer) setSchedule(s *task.Spec) error {
 	// Calendar events.
 	zone, recurring, all := "", false, task.Schedules{}
-	for i, event := range t.unit.allValues("Timer", "OnCalendar") {
+	for i, event := range t.timesOf("OnCalendar") {
 		if i == 0 {
 			t.job.Line = event.line
 		}
@@ -175,7 +207,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 
 	// Timers that count from the previous start or end become @every, which has another anchor.
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
-		for _, v := range t.unit.allValues("Timer", after.key) {
+		for _, v := range t.timesOf(after.key) {
 			period, err := parseTimespan(v.value)
 			if err != nil || period <= 0 {
 				t.job.Line = v.line
@@ -191,9 +223,14 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		}
 	}
 
+	// Without a first start, systemd has nothing to count from.
+	if len(all) > 0 && len(t.timesOf("OnCalendar", "OnBootSec", "OnStartupSec", "OnActiveSec")) == 0 {
+		t.addNote("systemd does not start the service before something else has started it once; the task runs by itself")
+	}
+
 	// Timers that count from a boot have no counterpart. They are an error only if there is no other time.
 	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
-		for _, v := range t.unit.allValues("Timer", key) {
+		for _, v := range t.timesOf(key) {
 			if len(all) == 0 {
 				t.job.Line = v.line
 				return fmt.Errorf("%s is not supported: tasks run at times, not at boot", key)
@@ -231,7 +268,7 @@ func (t *timer) setPolicies(s *task.Spec) {
 	// systemd runs missed calendar events only with Persistent=, and then once.
 	s.Missed.Policy = task.MissedSkip
 	if t.unit.boolValue("Timer", "Persistent") {
-		if t.unit.hasSetting("Timer", "OnCalendar") {
+		if len(t.timesOf("OnCalendar")) > 0 {
 			s.Missed.Policy, s.Missed.Window = task.MissedLatest, maxCatchUp
 		} else {
 			t.addNote("Persistent= has no effect without OnCalendar=")

@@ -109,7 +109,7 @@ ProtectSystem=full
 `)
 	s := j.Spec
 	want := task.Process{Command: []string{"/usr/bin/dump", "--to", "/srv/a b", "dump"}, User: "postgres", Dir: "/var/lib", Nice: 19,
-		Env: map[string]string{"A": "3", "B": "two words", "C": "%", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+		Env: map[string]string{"A": "3", "B": "two words", "C": "%", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USER": "postgres"}}
 	full := task.Spec{Action: task.Action{Process: &want}}
 	if d := task.Differences(full, task.Spec{Action: s.Action}); len(d) > 0 {
 		t.Errorf("the action: %v", d)
@@ -139,6 +139,19 @@ func TestSystemd_PeriodsCountAnew(t *testing.T) {
 		t.Errorf("%v", s.Schedule)
 	}
 
+	// In a drop-in, one setting discards all times.
+	s = timed(t, "[Timer]\nOnBootSec=1\nOnUnitActiveSec=1h\nOnCalendar=weekly\nPersistent=yes\n[Timer]\nOnActiveSec=\nOnUnitInactiveSec=1d", calls).Spec
+	if !slices.Equal(s.Schedule, []string{"@every 24h after completion"}) || s.Missed.Policy != task.MissedSkip {
+		t.Errorf("%v %s", s.Schedule, s.Missed.Policy)
+	}
+
+	if j := timed(t, "[Timer]\nOnUnitActiveSec=1d", calls); !hasNote(j, "systemd does not start the service before something else has started it once") {
+		t.Errorf("%q", j.Notes)
+	}
+	if j := timed(t, "[Timer]\nOnBootSec=15min\nOnUnitActiveSec=1d", calls); hasNote(j, "something else") {
+		t.Errorf("%q", j.Notes)
+	}
+
 	if s = timed(t, "[Timer]\nOnUnitInactiveSec=90", calls).Spec; !slices.Equal(s.Schedule, []string{"@every 1m30s after completion"}) {
 		t.Errorf("%v", s.Schedule)
 	}
@@ -150,23 +163,35 @@ func TestSystemd_PeriodsCountAnew(t *testing.T) {
 
 func TestSystemd_CommandsBecomeAction(t *testing.T) {
 	for lines, want := range map[string]string{
-		"ExecStart=/bin/a b":                                  "[/bin/a b]",
-		"ExecStart=@/bin/a name b":                            "[/bin/a b]",
-		`ExecStart=/bin/sh -c 'echo "x"; y'`:                  `[/bin/sh -c echo "x"; y]`,
-		"ExecStart=/bin/a $$HOME":                             "[/bin/a $HOME]",
-		"ExecStart=:/bin/a $HOME":                             "[/bin/a $HOME]",
-		`ExecStart=/bin/a\x`:                                  "refused",
-		"ExecStart=-/bin/a":                                   "{ /bin/a || true; }",
-		"ExecStart=/bin/a $OPTS ${ONE}.txt 'a b'":             "set -f\n" + `/bin/a $OPTS "${ONE}".txt 'a b'`,
-		"ExecStart=/bin/a x$y $$":                             `/bin/a 'x$y' '$'`,
-		"ExecStartPre=/bin/p\nExecStart=/bin/a\nExecStart=b;": "/bin/p &&\n/bin/a &&\n'b;'",
-		"ExecCondition=/bin/c\nExecStart=/bin/a":              "/bin/c || exit 0\n/bin/a",
-		"ExecStart=/bin/a ; /bin/b":                           "refused",
-		"ExecStart=/bin/a %Z":                                 "refused",
-		"ExecStart=":                                          "refused",
-		"ExecStart='a":                                        "refused",
-		"Type=forking\nExecStart=/bin/a":                      "refused",
-		"DynamicUser=yes\nExecStart=/bin/a":                   "refused",
+		"ExecStart=/bin/a b":                                                "[/bin/a b]",
+		"ExecStart=@/bin/a name b":                                          "[/bin/a b]",
+		`ExecStart=/bin/sh -c 'echo "x"; y'`:                                `[/bin/sh -c echo "x"; y]`,
+		"ExecStart=/bin/a $$HOME":                                           "[/bin/a $HOME]",
+		"ExecStart=:/bin/a $HOME":                                           "[/bin/a $HOME]",
+		`ExecStart=/bin/a\x 'b\.c' \t\q`:                                    `[/bin/a\x b\.c ` + "\t" + `\q]`, // only escapes are replaced
+		`ExecStart=/bin/find . -exec ls {} \;`:                              "[/bin/find . -exec ls {} ;]",
+		`ExecStart=/bin/a \xc3\xa9`:                                         "refused",
+		"ExecStart=-/bin/a":                                                 "{ /bin/a || true; }",
+		"ExecStart=/bin/a $OPTS ${ONE}.txt 'a b'":                           "set -f\n" + `/bin/a $OPTS "${ONE}".txt 'a b'`,
+		"ExecStart=/bin/a x$y $$ --mail=$TO":                                "[/bin/a x$y $ --mail=$TO]",
+		"ExecStart=/bin/a ${A#b} $A/b x":                                    "[/bin/a  x]",
+		"Environment=\"A=-x 'b c' d\\\\ e$\"\nExecStart=/bin/a $A":          "[/bin/a -x b c d e$]",
+		"Environment=A=-x*\nExecStart=/bin/a $A":                            "set -f\n/bin/a $A",
+		"Type=oneshot\nExecStartPre=/bin/p\nExecStart=/bin/a\nExecStart=b;": "/bin/p &&\n/bin/a &&\n'b;'",
+		"Type=oneshot\nExecStart=/bin/a ; -/bin/b c":                        "/bin/a &&\n{ /bin/b c || true; }",
+		"ExecStart=/bin/a\nExecStart=/bin/b":                                "refused", // as systemd does
+		"ExecStart=$A":                                                      "refused",
+		"ExecStart=~/bin/a":                                                 "refused",
+		"ExecStart=|/bin/a":                                                 "refused",
+		"ExecStart=/bin/a +%% 5% %-x":                                       "[/bin/a +% 5% %-x]",
+		"ExecStart=/bin/a \\\\\nNice=5":                                     `[/bin/a \]`,
+		"ExecCondition=/bin/c\nExecStart=/bin/a":                            "/bin/c || exit 0\n/bin/a",
+		"ExecStart=/bin/a ; /bin/b":                                         "refused",
+		"ExecStart=/bin/a %Z":                                               "refused",
+		"ExecStart=":                                                        "refused",
+		"ExecStart='a":                                                      "refused",
+		"Type=forking\nExecStart=/bin/a":                                    "refused",
+		"DynamicUser=yes\nExecStart=/bin/a":                                 "refused",
 	} {
 		r := importer.Systemd([]importer.Unit{importer.ReadUnit("a.timer", "[Timer]\nOnCalendar=daily"), importer.ReadUnit("a.service", "[Service]\n"+lines)}, options)
 		got := "refused"
@@ -197,5 +222,44 @@ func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 		if len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Place.String()+": "+r.Refusals[0].Why, want) {
 			t.Errorf("%q: %v", timer, r.Refusals)
 		}
+	}
+}
+
+// What a unit does not contain is named, or systemd refuses it, too.
+func TestSystemd_VariablesOfCommands(t *testing.T) {
+	for lines, want := range map[string]string{
+		"ExecStart=/bin/a $REPOS ${HOME} x$NO":                   "ExecStart uses variables that the unit does not set: REPOS; if the service manager sets them, add them to env",
+		"Environment=A=1\nExecStart=/bin/a ${A} ${B}":            "does not set: B;",
+		"ExecStart=/bin/sh -c 'for f in *; do x ${f%%.z}; done'": `ExecStart: systemd replaces "${f%.z}" by nothing, also within quotes: write $${f%.z} for the shell`,
+		"ExecStart=/bin/a $HOME/b":                               `ExecStart: systemd omits the argument "$HOME/b", because no variable has such a name: write ${NAME} within a word`,
+		"ExecStart=@/bin/a name":                                 `ExecStart=@…: the program is not started under the name "name"`,
+	} {
+		if j := fromService(t, "ExecStart=\n"+lines); !hasNote(j, want) {
+			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+
+	for _, lines := range []string{"User=ann\nExecStart=/bin/a ${USER} $$X", "EnvironmentFile=/x\nExecStart=/bin/a ${X}", "ExecStart=:/bin/a $X"} {
+		if j := fromService(t, "ExecStart=\n"+lines); hasNote(j, "variables") {
+			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+}
+
+// systemd sets USER where Carillon does not.
+func TestSystemd_SetsUser(t *testing.T) {
+	for lines, want := range map[string]string{"User=ann": `"ann"`, "User=ann\nEnvironment=USER=x": `"x"`, "User=1000": "", "": ""} {
+		if got := fieldOf(t, fromService(t, lines).Spec, "action.process.env.USER"); got != want {
+			t.Errorf("%q: %s", lines, got)
+		}
+	}
+}
+
+func TestSystemd_DescriptionsHaveSpecifiers(t *testing.T) {
+	if s := timed(t, "[Unit]\nDescription=%N of %Z\n[Timer]\nOnCalendar=daily", calls).Spec; s.Description != "%N of %Z" {
+		t.Errorf("%q", s.Description)
+	}
+	if s := timed(t, "[Unit]\nDescription=%N, 100%\n[Timer]\nOnCalendar=daily", calls).Spec; s.Description != "dump, 100%" {
+		t.Errorf("%q", s.Description)
 	}
 }

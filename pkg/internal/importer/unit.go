@@ -40,7 +40,7 @@ func ReadUnit(file, text string) Unit {
 	}
 
 	section, pending, begun, n := "", "", 0, 0
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
 		n++
 		line = strings.TrimRight(line, "\r\n")
 
@@ -53,8 +53,9 @@ func ReadUnit(file, text string) Unit {
 			begun = n
 		}
 
-		if more, goesOn := strings.CutSuffix(line, `\`); goesOn {
-			pending += more + " "
+		// A backslash that another one escapes does not continue the line.
+		if trailing := len(line) - len(strings.TrimRight(line, `\`)); trailing%2 == 1 {
+			pending += line[:len(line)-1] + " "
 			continue
 		}
 
@@ -112,6 +113,12 @@ func (u Unit) lastOf(section string, keys ...string) (key, value string) {
 // hasSetting reports whether a setting has a value.
 func (u Unit) hasSetting(section, key string) bool { return u.lastValue(section, key) != "" }
 
+// isEmptied reports whether the value in force of a setting is empty, but set.
+func (u Unit) isEmptied(section, key string) bool {
+	name, value := u.lastOf(section, key)
+	return name != "" && value == ""
+}
+
 // boolValue returns the value of a boolean setting.
 func (u Unit) boolValue(section, key string) bool { return isTrue(u.lastValue(section, key)) }
 
@@ -141,14 +148,17 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 	var parts []string
 	plain, splits := len(s.defaults) == 0, false
 	add := func(key, after string) error {
-		for _, v := range s.unit.allValues("Service", key) {
-			e, err := readExec(v.value, s.expander)
-			if err != nil {
-				return fmt.Errorf("%s=%s: %w", key, v.value, err)
-			}
+		list, err := s.readCommands(key)
+		if err != nil {
+			return err
+		}
 
+		for _, e := range list {
 			if e.privileged {
 				s.addNote("%s: the prefix + or !, which gives the command more privileges, is not supported", key)
+			}
+			if e.name != "" {
+				s.addNote("%s=@…: the program is not started under the name %s", key, quoteShort(e.name))
 			}
 
 			line := e.shellLine()
@@ -179,6 +189,10 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 		return nil, "", errors.New("ExecStart is missing")
 	}
 
+	if len(s.split) > 0 {
+		s.addNote("systemd interprets quotes in the value of %s, and the task splits it at white space only", strings.Join(s.split, ", "))
+	}
+
 	// A single command without variables does not need a shell.
 	if plain && len(parts) == 1 {
 		return command, "", nil
@@ -207,21 +221,139 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 	return nil, shell, nil
 }
 
+// readCommands returns the commands of an Exec setting, with the words that systemd gives them.
+func (s *service) readCommands(key string) (list []exec, err error) {
+	for _, v := range s.unit.allValues("Service", key) {
+		commands, err := readExec(v.value, s.expander)
+		if err == nil {
+			for i := range commands {
+				s.replaceVariables(key, &commands[i])
+			}
+		} else {
+			err = fmt.Errorf("%s=%s: %w", key, v.value, err)
+		}
+
+		list = append(list, commands...)
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	if key == "ExecStart" && len(list) > 1 && !s.isOneshot() {
+		return nil, errors.New("several commands in ExecStart= require Type=oneshot: systemd refuses the unit")
+	}
+
+	return list, nil
+}
+
+// replaceVariables replaces the references whose value is certain, and adds notes about those that the unit does not
+// determine.
+func (s *service) replaceVariables(key string, e *exec) {
+	if e.literal {
+		return
+	}
+
+	// References that are not to a variable are empty in systemd, even those that a shell would understand.
+	var words []word
+	for _, w := range e.words {
+		for _, m := range variablePattern.FindAllString(w.text, -1) {
+			if m != "$$" && variableName(m) == "" {
+				s.addNote("%s: systemd replaces %s by nothing, also within quotes: write $%s for the shell", key, quoteShort(m), m)
+			}
+		}
+		w.text = variablePattern.ReplaceAllStringFunc(w.text, func(m string) string {
+			if m != "$$" && variableName(m) == "" {
+				return ""
+			}
+			return m
+		})
+
+		name := ""
+		if e.isSingleVariable(w) {
+			if name = w.text[1:]; !shellName.MatchString(name) {
+				s.addNote("%s: systemd omits the argument %s, because no variable has such a name: write ${NAME} within a word", key, quoteShort(w.text))
+				continue
+			}
+		}
+
+		// The value of a variable that is an argument of its own is split into words, and may contain quotes.
+		value, known := s.process.Env[name]
+		switch {
+		case name == "" || !strings.ContainsAny(value, `"'\`) && len(s.process.EnvFrom) == 0:
+			words = append(words, w)
+		case known && len(s.process.EnvFrom) == 0:
+			for _, text := range splitValue(value) {
+				words = append(words, word{text: strings.ReplaceAll(text, "$", "$$"), quoted: true})
+			}
+		default:
+			if !slices.Contains(s.split, w.text) {
+				s.split = append(s.split, w.text)
+			}
+			words = append(words, w)
+		}
+	}
+	e.words = words
+
+	// Without files, all variables are known, except for those that the service manager has.
+	if len(s.process.EnvFrom) > 0 {
+		return
+	}
+	var unset []string
+	for _, name := range e.variables() {
+		if _, ok := s.process.Env[name]; !ok && !slices.Contains(presetVariables, name) && !slices.Contains(unset, name) {
+			unset = append(unset, name)
+		}
+	}
+	if len(unset) > 0 {
+		s.addNote("%s uses variables that the unit does not set: %s; if the service manager sets them, add them to env", key, strings.Join(unset, ", "))
+	}
+}
+
 // exec is one command of a unit.
 type exec struct {
 	words      []word
-	forgiven   bool // -: its failure is ignored
-	privileged bool // + or !
-	literal    bool // :, no variables
+	name       string // @: the argv[0] of the program
+	forgiven   bool   // -: its failure is ignored
+	privileged bool   // + or !
+	literal    bool   // :, no variables
 }
 
-// readExec parses the value of an Exec setting.
-func readExec(text string, x expander) (e exec, err error) {
-	named := false
+// readExec parses the value of an Exec setting: commands that are separated by a semicolon.
+func readExec(text string, x expander) (list []exec, err error) {
+	words, err := splitWords(text, true)
+	if err != nil {
+		return nil, err
+	}
 
+	for len(words) > 0 {
+		end := slices.IndexFunc(words, func(w word) bool { return w.text == ";" && !w.quoted })
+		if end < 0 {
+			end = len(words)
+		}
+
+		if end > 0 {
+			e, err := newExec(slices.Clone(words[:end]), x)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, e)
+		}
+		words = words[min(end+1, len(words)):]
+	}
+
+	if len(list) == 0 {
+		return nil, errors.New("no command")
+	}
+
+	return list, nil
+}
+
+// newExec returns the command that consists of words.
+func newExec(words []word, x expander) (e exec, err error) {
 	// Prefix characters can be combined in any order.
-	for text != "" && strings.ContainsRune("@-:+!|", rune(text[0])) {
-		switch text[0] {
+	program, named := words[0].text, false
+	for program != "" && strings.ContainsRune("@-:+!|", rune(program[0])) {
+		switch program[0] {
 		case '-':
 			e.forgiven = true
 		case ':':
@@ -230,15 +362,13 @@ func readExec(text string, x expander) (e exec, err error) {
 			named = true
 		case '+', '!':
 			e.privileged = true
+		case '|':
+			return e, errors.New("the prefix |, which starts the login shell of the user, is not supported: name the shell")
 		}
 
-		text = text[1:]
+		program = program[1:]
 	}
-
-	words, err := splitWords(text)
-	if err != nil {
-		return e, err
-	}
+	words[0].text = program
 
 	for i := range words {
 		if words[i].text, err = x.expandSpecifiers(words[i].text); err != nil {
@@ -246,38 +376,62 @@ func readExec(text string, x expander) (e exec, err error) {
 		}
 	}
 
+	switch program = words[0].text; {
+	case program == "":
+		return e, errors.New("no command")
+	case strings.HasPrefix(program, "$") || strings.Contains(program, "/") && program[0] != '/':
+		return e, fmt.Errorf("%s is not a program: systemd requires an absolute path, or a name without a variable", quoteShort(program))
+	}
+
 	// With @, the second word is argv[0] of the program.
 	if named && len(words) > 1 {
+		e.name = words[1].text
 		words = append(words[:1], words[2:]...)
 	}
-
-	if len(words) == 0 {
-		return e, errors.New("no command")
-	}
-
-	for _, w := range words {
-		if w.text == ";" && !w.quoted {
-			return e, errors.New("several commands separated by ; are not supported: use one ExecStart for each")
-		}
-	}
-
 	e.words = words
 
 	return e, nil
 }
 
-// variablePattern matches references to variables, and the escape $$.
-var variablePattern = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
+// variablePattern matches what systemd takes for a reference to a variable within a word, and the escape $$.
+var variablePattern = regexp.MustCompile(`\$\$|\$\{[^}:]*\}`)
+
+// variableName returns the name in a reference of the form ${NAME}, or "" if no variable can have it.
+func variableName(reference string) string {
+	if name := strings.Trim(reference, "${}"); shellName.MatchString(name) && reference == "${"+name+"}" {
+		return name
+	}
+	return ""
+}
+
+// variables returns the names of the variables to which a command refers.
+func (e exec) variables() (names []string) {
+	if e.literal {
+		return nil
+	}
+
+	for _, w := range e.words {
+		if e.isSingleVariable(w) {
+			names = append(names, w.text[1:])
+			continue
+		}
+		for _, m := range variablePattern.FindAllString(w.text, -1) {
+			if name := variableName(m); name != "" {
+				names = append(names, name)
+			}
+		}
+	}
+
+	return names
+}
 
 // plainWords returns the words of a command, or nil if it contains variables.
 func (e exec) plainWords() (list []string) {
-	for _, w := range e.words {
-		for _, m := range variablePattern.FindAllString(w.text, -1) {
-			if m != "$$" && !e.literal {
-				return nil
-			}
-		}
+	if len(e.variables()) > 0 {
+		return nil
+	}
 
+	for _, w := range e.words {
 		list = append(list, w.escapeDollars(e.literal))
 	}
 
@@ -304,7 +458,7 @@ func (e exec) shellLine() string {
 
 // isSingleVariable reports whether a word is one variable whose value is split into words.
 func (e exec) isSingleVariable(w word) bool {
-	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variablePattern.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
+	return !e.literal && strings.HasPrefix(w.text, "$") && !strings.HasPrefix(w.text, "$$") && !strings.HasPrefix(w.text, "${")
 }
 
 // word is a word of a command.
@@ -326,16 +480,11 @@ func (w word) withVariables() string {
 	var b strings.Builder
 	last := 0
 	for _, at := range variablePattern.FindAllStringIndex(w.text, -1) {
-		m := w.text[at[0]:at[1]]
-		if m != "$$" && !strings.HasPrefix(m, "${") {
-			continue // inside of a word it is text
-		}
-
 		if at[0] > last {
 			b.WriteString(shellQuote(w.text[last:at[0]]))
 		}
 
-		if m == "$$" {
+		if m := w.text[at[0]:at[1]]; m == "$$" {
 			b.WriteString("'$'")
 		} else {
 			b.WriteString(`"` + m + `"`)
@@ -365,10 +514,13 @@ func shellQuote(s string) string {
 // escapeBytes maps the characters of C escapes to their values.
 var escapeBytes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
 
+// errUnknownEscape is the error for a backslash that does not begin an escape. In commands, systemd keeps it.
+var errUnknownEscape = errors.New("unknown escape")
+
 // readEscape returns the text of a C escape, whose backslash comes before text, and how many bytes it has.
 func readEscape(text string) (value string, n int, err error) {
 	if text == "" {
-		return "", 0, errors.New("ends with a backslash")
+		return "", 0, fmt.Errorf("ends with a backslash: %w", errUnknownEscape)
 	}
 	if c, ok := escapeBytes[text[0]]; ok {
 		return string([]byte{c}), 1, nil
@@ -390,14 +542,17 @@ func readEscape(text string) (value string, n int, err error) {
 		code, err := strconv.ParseUint(text[skip:skip+digits], base, 32)
 		switch {
 		case err != nil || code == 0:
+			return "", 0, fmt.Errorf(`\%c is not followed by the digits of a character: %w`, text[0], errUnknownEscape)
 		case digits <= 3 && code < utf8.RuneSelf:
 			return string([]byte{byte(code)}), skip + digits, nil
 		case digits > 3 && utf8.ValidRune(rune(code)):
 			return string(rune(code)), skip + digits, nil
 		}
+
+		return "", 0, fmt.Errorf(`the escape \%s is not supported: write the character`, text[:skip+digits])
 	}
 
-	return "", 0, fmt.Errorf(`the escape \%c is not supported`, text[0])
+	return "", 0, fmt.Errorf(`\%c: %w`, text[0], errUnknownEscape)
 }
 
 // unescapeText replaces the C escapes of a text.
@@ -421,15 +576,23 @@ func unescapeText(text string) (string, error) {
 	return b.String(), nil
 }
 
-// splitWords splits a line as systemd does: with quotes around whole words, and with C escapes.
-func splitWords(text string) (words []word, err error) {
+// splitWords splits a line as systemd does, with quotes and C escapes. In a command, a backslash that does not begin an
+// escape remains, and \; is an argument instead of the end of the command.
+func splitWords(text string, command bool) (words []word, err error) {
 	var b strings.Builder
 	var quote byte
 	within, quoted := false, false
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
+		case command && !within && strings.HasPrefix(text[i:], `\;`) && strings.TrimLeft(text[i+2:min(i+3, len(text))], " \t") == "":
+			words = append(words, word{";", true})
+			i++
 		case c == '\\':
 			escaped, n, err := readEscape(text[i+1:])
+			if command && errors.Is(err, errUnknownEscape) {
+				escaped, err = text[i:min(i+2, len(text))], nil
+				n = len(escaped) - 1
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -464,4 +627,40 @@ func splitWords(text string) (words []word, err error) {
 	}
 
 	return words, nil
+}
+
+// splitValue splits the value of a variable that is an argument of its own. It removes quotes, and backslashes before
+// other characters.
+func splitValue(text string) (words []string) {
+	var b strings.Builder
+	var quote rune
+	within, escaped := false, false
+	for _, c := range text {
+		switch {
+		case escaped:
+			b.WriteRune(c)
+			escaped = false
+		case c == '\\':
+			escaped, within = true, true
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == 0 && (c == '"' || c == '\''):
+			quote, within = c, true
+		case quote == 0 && strings.ContainsRune(" \t\n\r", c):
+			if within {
+				words = append(words, b.String())
+			}
+			b.Reset()
+			within = false
+		default:
+			b.WriteRune(c)
+			within = true
+		}
+	}
+
+	if within {
+		words = append(words, b.String())
+	}
+
+	return words
 }
