@@ -3,6 +3,7 @@ package imports
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -64,5 +65,33 @@ func TestIsOfThisHost(t *testing.T) {
 		if got := isOfThisHost(file); got != want {
 			t.Errorf("%s: %t", file, got)
 		}
+	}
+}
+
+// An enabled timer is a link, also that of an instance of a template. Its service is beside the target of the link.
+func TestAddServices_FollowsLinks(t *testing.T) {
+	dir := t.TempDir()
+	lib, wants := filepath.Join(dir, "lib"), filepath.Join(dir, "timers.target.wants")
+	for _, d := range []string{lib, wants} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"scrub@.timer", "scrub@.service"} {
+		if err := os.WriteFile(filepath.Join(lib, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(wants, "scrub@tank.timer")
+	if err := os.Symlink("../lib/scrub@.timer", link); err != nil {
+		t.Fatal(err)
+	}
+
+	resolved, err := filepath.EvalSymlinks(lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := addServices([]string{link}), []string{link, filepath.Join(resolved, "scrub@.service")}; !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
 	}
 }

@@ -222,7 +222,8 @@ func readUnit(name, text string) importer.Unit {
 	return u
 }
 
-// addServices adds the services in the directories of timers.
+// addServices adds the services in the directories of timers. The directory of an enabled timer, timers.target.wants, has
+// only links to the timers, and the services are where the links point to.
 func addServices(files []string) []string {
 	all := slices.Clone(files)
 	for _, f := range files {
@@ -230,14 +231,21 @@ func addServices(files []string) []string {
 			continue
 		}
 
-		beside, err := filepath.Glob(filepath.Join(filepath.Dir(f), "*.service"))
-		if err != nil {
-			continue
+		dirs := []string{filepath.Dir(f)}
+		if target, err := filepath.EvalSymlinks(f); err == nil {
+			dirs = append(dirs, filepath.Dir(target))
 		}
 
-		for _, s := range beside {
-			if info, err := os.Stat(s); err == nil && info.Mode().IsRegular() && !slices.Contains(all, s) {
-				all = append(all, s)
+		for _, dir := range dirs {
+			beside, err := filepath.Glob(filepath.Join(dir, "*.service"))
+			if err != nil {
+				continue
+			}
+
+			for _, s := range beside {
+				if info, err := os.Stat(s); err == nil && info.Mode().IsRegular() && !slices.Contains(all, s) {
+					all = append(all, s)
+				}
 			}
 		}
 	}

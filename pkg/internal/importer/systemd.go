@@ -64,7 +64,7 @@ func (e expander) describe(u Unit) string {
 func (t *timer) readUnits(units []Unit, o Options) error {
 	base := strings.TrimSuffix(path.Base(t.unit.File), ".timer")
 	if strings.HasSuffix(base, "@") {
-		return fmt.Errorf("is a template: import its instances instead")
+		return fmt.Errorf("is a template: import its instances, which are links in timers.target.wants, or a copy with the name of an instance, such as %sx.timer", base)
 	}
 
 	scope, err := scopeOf(t.unit, o)
