@@ -78,7 +78,8 @@ func newWorld(env *testscript.Env) clitest.Server {
 	w.cluster = cluster.ID
 	keeper, stop := runKeeper(t, etcd, keys)
 	env.Defer(stop)
-	h, err := api.New(api.Config{Store: w.store, Access: keeper, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
+	address := "" // of HTTP_SERVER
+	h, err := api.New(api.Config{Address: func() string { return address }, Store: w.store, Access: keeper, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
 		Logins: newLogins(t, w.store),
 		Nodes: func() []task.Node {
 			nodes, err := w.store.Nodes(context.Background())
@@ -126,6 +127,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 	})
 	env.Setenv("ROOT_SERVER", "unix://"+serveAtSocket(env, asRoot)) // where requests without a token are those of root on the node's host
 
+	address = s.URL
 	env.Setenv("HTTP_SERVER", s.URL) // the same API, for scripts that need an address
 	env.Values[worldKey{}] = w
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // so that the time of day does not change during the test

@@ -138,6 +138,7 @@ const LoginLinkPath = LoginPath + "/link"
 type LoginLink struct {
 	NewToken
 	Path string `json:"path" doc:"What to open in a browser, below the address of a node with the role api. It contains the secret, after a #, so that no server gets it in the address."`
+	URL  string `json:"url,omitempty" doc:"The same with the address of the node that answers. Absent while its API listens on no address that a browser can open."`
 }
 
 // Create creates a session of the client's token. It ends after eight hours, or with the token.
@@ -153,7 +154,8 @@ func (s *SessionsService) End(ctx context.Context) error {
 	return s.conn.doCall(ctx, call{method: http.MethodDelete, path: "/v1/sessions/current"}, nil)
 }
 
-// CreateLink creates a login link of the client's token: within ten minutes, it can become a session, once.
+// CreateLink creates a login link of the client's token: within ten minutes, it can become a session, once. Root needs no
+// token over the unix socket of a node; the link, and its session of an hour, are valid at this node only.
 func (s *SessionsService) CreateLink(ctx context.Context) (LoginLink, error) {
 	var l LoginLink
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/login-links"}, &l)

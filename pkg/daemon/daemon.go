@@ -359,7 +359,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 	}
 
 	return api.New(api.Config{
-		Logins: logins, LoginRedirect: n.loginRedirect,
+		Logins: logins, LoginRedirect: n.loginRedirect, Address: n.listeners.announcedAddress,
 		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
 		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),

@@ -76,11 +76,12 @@ const (
 type Token struct {
 	ID        string      `json:"id"`
 	Kind      string      `json:"kind,omitempty" doc:"session: of a login in a browser; link: a login link, which becomes a session once. Absent: a token that somebody created to keep."`
-	Subject   string      `json:"subject" doc:"The subject of the token: user:NAME or service:NAME."`
+	Subject   string      `json:"subject" doc:"The subject of the token: user:NAME or service:NAME; unix:root for a session or a login link that root on the host of a node has created without a token."`
 	Groups    []string    `json:"groups,omitempty" doc:"Of the session of a login with an identity provider: the groups of the person at that login. The session also has what their bindings give."`
 	Name      string      `json:"name,omitempty" doc:"Of such a session: the name of the person. It is only shown."`
 	Mail      string      `json:"mail,omitempty" doc:"Of such a session: the mail address of the person. It is only shown."`
 	Parent    string      `json:"parent,omitempty" doc:"Of a session or a login link: the id of the token with which it was created. It ends when that token is deleted."`
+	Node      string      `json:"node,omitempty" doc:"Of a session or a login link of root, which has no parent: the only node that accepts it."`
 	Scope     *TokenScope `json:"scope,omitempty" doc:"Limits what the token may do. Absent: everything that its subject may do."`
 	CIDRs     []string    `json:"cidrs,omitempty" doc:"The addresses from which the token is accepted. Absent: any."`
 	Until     Time        `json:"until,omitzero" doc:"When the token expires. Absent: never."`

@@ -38,8 +38,10 @@ func UICommand(f *factory.Factory) *cobra.Command {
 		Long: "Open the Web UI in a browser, logged in with your token. The command creates a login link, which works once, within\n" +
 			"ten minutes. The session in the browser ends after eight hours, when you log out there, or when your token is deleted.\n" +
 			"If you use a session yourself, of \"carillon login --provider\", the command opens the page on which you sign in.\n\n" +
+			"Root on the host of a node needs no token, over the node's unix socket: \"sudo carillon ui\". That session ends after an\n" +
+			"hour, and only this node accepts it.\n\n" +
 			"Without a graphical desktop, or with --print, the command prints the link. The first person who opens it is logged in as you.",
-		Example: "  carillon ui\n  carillon ui --print",
+		Example: "  carillon ui\n  carillon ui --print\n  sudo carillon ui",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error { return openUI(cmd.Context(), f, onlyPrint) },
 	}, output.FormatTable, output.FormatJSON, output.FormatYAML)
@@ -54,16 +56,12 @@ func openUI(ctx context.Context, f *factory.Factory, onlyPrint bool) error {
 		return err
 	}
 
-	base := strings.TrimSuffix(c.Server(), "/")
-	if strings.HasPrefix(base, "unix://") {
-		return failure.Usage("a browser cannot open the unix socket %s", base).
-			WithHint("create a token of your own with carillon token create --for user:NAME --until 8h, and use it at the node's address: carillon --server http://127.0.0.1:7070 --token-file FILE ui")
-	}
-
-	u, note, err := createLink(ctx, c, base)
+	u, note, err := createLink(ctx, c)
 	if err != nil {
 		return err
 	}
+
+	base, _, _ := strings.Cut(u.URL, client.LoginPath)
 	if !f.ForPeople() {
 		return output.EmitOne(&f.Printer, u, u.URL, nil)
 	}
@@ -103,25 +101,39 @@ func tunnelLine(base string) string {
 }
 
 // createLink returns a login link, and the note to print with it. A caller who cannot have one, such as one with a
-// session of an identity provider, gets the page on which to sign in.
-func createLink(ctx context.Context, c *client.Client, base string) (u loginURL, note string, err error) {
+// session of an identity provider, gets the page on which to sign in. A browser cannot open the unix socket, so there the
+// node says at which address it serves browsers.
+func createLink(ctx context.Context, c *client.Client) (u loginURL, note string, err error) {
+	base := strings.TrimSuffix(c.Server(), "/")
+	isSocket := strings.HasPrefix(base, "unix://")
 	link, err := c.Sessions.CreateLink(ctx)
 
 	var remote *client.Error
 	switch {
-	case errors.As(err, &remote) && remote.Status == http.StatusForbidden:
+	case !isSocket && errors.As(err, &remote) && remote.Status == http.StatusForbidden:
 		return loginURL{URL: base + client.LoginPath}, "sign in there, because " + output.OneLine(remote.Message) + ":", nil
 	case err != nil:
 		return u, "", err
 	}
 
 	u = loginURL{URL: base + link.Path, Until: &link.Until}
+	if isSocket {
+		u.URL = link.URL
+	}
+	if u.URL == "" {
+		return u, "", &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{
+			Code: failure.CodeFailure, Message: "a browser cannot open the unix socket " + base + ", and the node listens on no other address",
+			Hint: "set listen in the settings of the node, for example to 127.0.0.1:7070"}}
+	}
 
 	return u, "open this link within ten minutes; it works once, and logs in the first person who opens it:", nil
 }
 
-// hasDesktop reports whether there is a desktop on which a browser can open.
+// hasDesktop reports whether there is a desktop on which a browser can open. Browsers refuse to run as root, and should not.
 func hasDesktop(f *factory.Factory) bool {
+	if os.Geteuid() == 0 {
+		return false
+	}
 	return runtime.GOOS == "darwin" || f.Env("DISPLAY") != "" || f.Env("WAYLAND_DISPLAY") != ""
 }
 

@@ -122,6 +122,7 @@ func DescribeToken(f *factory.Factory, d *output.Details, t task.Token) {
 	if t.Kind != task.TokenKindToken {
 		d.Field("Kind", "%s", kindText(t))
 		d.Field("Created with", "%s", t.Parent)
+		d.Field("Accepted by", "%s", t.Node)
 	}
 	d.Field("Subject", "%s", t.Subject)
 	d.Field("Person", "%s", strings.TrimSpace(t.Name+" "+t.Mail))

@@ -19,7 +19,8 @@ const (
 )
 
 // RootSubject is root on the host of a node that serves the API, over its unix socket. It
-// may do everything: it could also read the node's credentials for etcd.
+// may do everything: it could also read the node's credentials for etcd. It is also the subject of the sessions with which
+// root uses the Web UI of that node.
 const RootSubject = "unix:root"
 
 // CheckSubject checks a subject that a binding names: KIND:NAME.

@@ -37,6 +37,10 @@ func checkTokenKind(token *task.Token) error {
 		return task.Invalid(task.CodeBadValue, "kind", "%s is not a kind of token", task.Quote(token.Kind))
 	}
 
+	if isOfRoot := token.Subject == RootSubject; isOfRoot != (token.Node != "") || isOfRoot && (token.Kind == task.TokenKindToken || token.Parent != "") {
+		return task.Invalid(task.CodeBadValue, "node", "a session or a login link of root names its node and has no parent, and no other token has a node")
+	}
+
 	if len(token.Groups) > 0 && (token.Kind != task.TokenKindSession || token.Parent != "") {
 		return task.Invalid(task.CodeBadValue, "groups", "only the session of a login with an identity provider has groups")
 	}

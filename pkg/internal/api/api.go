@@ -116,6 +116,9 @@ type Config struct {
 	RefusedLogin func(task.AuditRecord)
 	// Logins sign people in with OpenID Connect providers; nil means that there are none.
 	Logins *oidclogin.Logins
+	// Address returns the URL at which browsers and other nodes reach this node's API; "" while it listens on no such address.
+	// nil means that it does not.
+	Address func() string
 	// LoginRedirect returns the URL at which the browser arrives with the answer of a provider. It is needed with Logins.
 	LoginRedirect func(provider string) (string, error)
 	// Authenticated, if set, is called with the context of each request that has a valid token, before the request is
@@ -170,6 +173,10 @@ func New(cfg Config) (http.Handler, error) {
 
 	if cfg.RefusedLogin == nil {
 		cfg.RefusedLogin = func(task.AuditRecord) {}
+	}
+
+	if cfg.Address == nil {
+		cfg.Address = func() string { return "" }
 	}
 
 	if cfg.LoginRedirect == nil {
@@ -327,7 +334,7 @@ func newServer(cfg Config) *server {
 	s.alerts = &alerts.Handlers{Store: cfg.Store, Ref: cfg.Ref, Views: viewer, Shards: cfg.Cluster.Shards, Now: now, ClockFault: cfg.Clock}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
 	s.control = accesscontrol.New(accesscontrol.Config{
-		Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log,
+		Store: cfg.Store, Keeper: cfg.Access, Node: cfg.Node, Address: cfg.Address, Now: now, ClockFault: cfg.Clock, MostScanned: cfg.MostScanned, Log: s.log,
 	})
 	s.signIn = &loginroutes.Handlers{
 		Logins: cfg.Logins, Redirect: cfg.LoginRedirect, Ready: s.checkServing, Judge: s.judge, CallerFor: loginCaller, StartSession: s.control.StartSession,

@@ -140,6 +140,8 @@ func (s *server) tokenOf(r *http.Request, values []string, address string) (task
 		return token, unauthorized("the token's subject is disabled")
 	case !access.AcceptsAddress(&token, address):
 		return token, unauthorized("the token is not accepted from this address")
+	case token.Node != "" && token.Node != s.Node:
+		return token, unauthorized("only node " + token.Node + " accepts this session or login link of root")
 	}
 
 	return token, nil
@@ -206,8 +208,8 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 	}
 
 	// A user of a host is one of the issuer's host, because only that node's socket can tell. Such a user comes without any
-	// other credentials and without an address.
-	if by := st.Caller; strings.HasPrefix(by.Who, access.KindUnix+":") && (by.Token != "" || by.Certificate != "" || by.Address != "") {
+	// other credentials and without an address. A session of root is a token like any other.
+	if by := st.Caller; strings.HasPrefix(by.Who, access.KindUnix+":") && (by.Who != access.RootSubject || by.Token == "") && (by.Token != "" || by.Certificate != "" || by.Address != "") {
 		return httpapi.Caller{}, refuse("a user of a host has neither a token, nor a certificate, nor an address")
 	}
 

@@ -235,6 +235,7 @@ func (w *world) serve(node string) string {
 		Logins: w.logins, LoginRedirect: func(provider string) (string, error) {
 			return "http://127.0.0.1:7070" + client.LoginCallbackPath(provider), nil
 		},
+		Address:  func() string { return "http://" + node + ".example.com:7070" },
 		Ask:      w.ownerOf(node),
 		Keys:     w.keys[node],
 		Nodes:    w.known,

@@ -286,7 +286,7 @@ func TestSession_NeedsATokenAndATrustedClock(t *testing.T) {
 
 	w.badTime = nil
 	w.configure = func(s *http.Server) {
-		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.WithTrustedUser(ctx, 0) }
+		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.WithTrustedUser(ctx, 1000) }
 	}
 	w.url = w.serve("node-b")
 	for _, path := range []string{"/v1/sessions", "/v1/login-links", "/v1/login-links:use"} {
@@ -381,5 +381,152 @@ func TestSession_BatchesFitIntoTransactions(t *testing.T) {
 				t.Fatalf("%s: %+v", schedule, r.Error)
 			}
 		}
+	}
+}
+
+// serveSocket serves the API of a node to a user of its host, as its unix socket does.
+func (w *world) serveSocket(node string, uid uint32) (url string) {
+	w.t.Helper()
+	w.configure = func(s *http.Server) {
+		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.WithTrustedUser(ctx, uid) }
+	}
+	defer func() { w.configure = nil }()
+
+	return w.serve(node)
+}
+
+// rootLink creates a login link as root on the host of a node, without a token.
+func (w *world) rootLink(node string) client.LoginLink {
+	w.t.Helper()
+	c, err := client.New(client.Config{Server: w.serveSocket(node, 0)})
+	must(w.t, err)
+	l, err := c.Sessions.CreateLink(w.t.Context())
+	must(w.t, err)
+
+	return l
+}
+
+// Root has no token on the socket, and a browser cannot open the socket: the link stands for what the socket shows.
+func TestLoginLink_OfRootBecomesAShortSessionOfThisNode(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	l := w.rootLink("node-a")
+	if l.Subject != access.RootSubject || l.Node != "node-a" || l.Parent != "" || l.URL != "http://node-a.example.com:7070"+l.Path || !l.Until.Equal(w.clock.now().Add(10*time.Minute)) {
+		t.Errorf("the link is %+v", l)
+	}
+	wantRefused(t, "the link as a token", w.as(l.Secret, "GET", "/v1/whoami", ""), "a login link is not a token")
+
+	s, err := w.with(l.Secret).Sessions.UseLink(ctx)
+	must(t, err)
+	if s.Subject != access.RootSubject || s.Node != "node-a" || s.Parent != "" || !s.Until.Equal(w.clock.now().Add(time.Hour)) {
+		t.Errorf("the session is %+v", s)
+	}
+	wantStatus(t, "the link again", w.as(l.Secret, "POST", "/v1/login-links:use", ""), http.StatusUnauthorized, client.CodeUnauthorized)
+
+	me, err := w.with(s.Secret).Access.WhoAmI(ctx)
+	must(t, err)
+	if !me.Host || me.Subject != access.RootSubject || !me.AllNamespaces || me.Token.ID != s.ID {
+		t.Errorf("root is %+v", me)
+	}
+	w.secretCreates(s.Secret, "a")
+
+	w.clock.advance(time.Hour)
+	wantRefused(t, "after an hour", w.as(s.Secret, "GET", "/v1/whoami", ""), "the session has ended")
+}
+
+// secretCreates creates a task with a credential.
+func (w *world) secretCreates(secret, name string) {
+	w.t.Helper()
+	wantStatus(w.t, "create "+name, w.as(secret, "POST", "/v1/namespaces/default/tasks", `{"name":"`+name+`","schedule":"@daily","action":{"noop":{}}}`), http.StatusCreated, "")
+}
+
+// The link shows that its holder was root on the host of one node. So no other node accepts it or its session, and nothing
+// that needs the socket itself accepts the session.
+func TestLoginLink_OfRootIsLimited(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	l, other := w.rootLink("node-b"), w.rootLink("node-a")
+	for what, r := range map[string]response{
+		"the link at another node": w.as(l.Secret, "POST", "/v1/login-links:use", ""),
+		"a token's operation":      w.as(other.Secret, "GET", "/v1/tasks", ""),
+	} {
+		wantStatus(t, what, r, http.StatusUnauthorized, client.CodeUnauthorized)
+	}
+
+	at := w.url
+	w.url = w.serve("node-b")
+	s, err := w.with(l.Secret).Sessions.UseLink(ctx)
+	must(t, err)
+	wantStatus(t, "the session at its node", w.as(s.Secret, "GET", "/v1/tasks", ""), http.StatusOK, "")
+	for path, body := range map[string]string{"/v1/sessions": "", "/v1/login-links": "", "/v1/tokens": `{"scope":{"role":"viewer"}}`, "/v1/access/reset": ""} {
+		if r := w.as(s.Secret, "POST", path, body); r.status != http.StatusForbidden && r.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+
+	w.url = at
+	wantRefused(t, "the session at another node", w.as(s.Secret, "GET", "/v1/tasks", ""), "only node node-b accepts")
+
+	// Other users of the host administer the cluster too, but have to use a token of their own, which can be revoked.
+	w.url = w.serveSocket("node-a", 1000)
+	r := w.do(request{method: "POST", path: "/v1/login-links", noToken: true})
+	wantStatus(t, "another user of the host", r, http.StatusForbidden, client.CodeForbidden)
+	if !strings.Contains(r.Hint, "sudo carillon ui") {
+		t.Errorf("the hint is %q", r.Hint)
+	}
+}
+
+// An administrator ends a session of root like any token, and no write of it commits afterwards.
+//
+// Verifies: G27
+func TestLoginLink_OfRootCanBeRevoked(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	s, err := w.with(w.rootLink("node-a").Secret).Sessions.UseLink(ctx)
+	must(t, err)
+
+	listed, err := w.Tokens.ListWithSessions(ctx, access.RootSubject)
+	must(t, err)
+	if len(listed) != 1 || listed[0].ID != s.ID {
+		t.Errorf("listed %+v", listed)
+	}
+
+	var once atomic.Bool
+	w.writes.set(func(kv.Txn) {
+		if once.CompareAndSwap(false, true) {
+			must(t, w.store.DeleteToken(ctx, s.ID, w.keeper.View().Created(s.ID)))
+		}
+	}, nil)
+
+	r := w.as(s.Secret, "POST", "/v1/namespaces/default/tasks", `{"name":"late","schedule":"@daily","action":{"noop":{}}}`)
+	w.writes.set(nil, nil)
+	wantStatus(t, "a task", r, http.StatusUnauthorized, client.CodeUnauthorized)
+	if _, err := w.store.Task(ctx, ref("default", "late")); !errors.Is(err, task.ErrNotFound) {
+		t.Errorf("the task was created: %v", err)
+	}
+}
+
+// The audit records name the user of the socket who created the link, and what the session did.
+func TestLoginLink_OfRootIsAudited(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	l := w.rootLink("node-a")
+	w.clock.advance(time.Second) // records of one millisecond have no order
+	s, err := w.with(l.Secret).Sessions.UseLink(ctx)
+	must(t, err)
+	w.clock.advance(time.Second)
+	w.secretCreates(s.Secret, "a")
+
+	var got []string
+	for r, err := range w.AuditLog.List(ctx, client.AuditLogOptions{OldestFirst: true}) {
+		must(t, err)
+		if strings.HasPrefix(r.Subject, "unix:") {
+			got = append(got, fmt.Sprintf("%s at %s by %s with %q", r.Operation, r.Node, r.Subject, r.Token))
+		}
+	}
+
+	want := []string{
+		`create-login-link at node-a by unix:uid=0 with ""`,
+		fmt.Sprintf("use-login-link at node-a by unix:root with %q", l.ID),
+		fmt.Sprintf("create-task at node-a by unix:root with %q", s.ID),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit records are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

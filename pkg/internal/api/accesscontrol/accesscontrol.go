@@ -50,7 +50,9 @@ type Config struct {
 	Store  *store.Store
 	Keeper Keeper
 	Node   string // the name of this node
-	Now    httpapi.Clock
+	// Address returns the URL at which browsers reach this node's API; "" while there is none.
+	Address func() string
+	Now     httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Tokens that expire are neither accepted nor
 	// created then.
 	ClockFault func() error
@@ -87,7 +89,7 @@ func New(cfg Config) *Handlers {
 		namespaces: newNamespaceHandlers(r, cfg.MostScanned),
 		nodeLimits: newNodeLimitHandlers(r),
 		tokens:     tokenHandlers{records: r, guard: guard, node: cfg.Node},
-		sessions:   sessionHandlers{records: r, guard: guard},
+		sessions:   sessionHandlers{records: r, guard: guard, node: cfg.Node, address: cfg.Address},
 		subjects:   subjectHandlers{r},
 		audit:      auditHandlers{records: r, maxScanned: cfg.MostScanned},
 		reset:      resetHandlers{records: r, bindings: bindings, log: cfg.Log},
@@ -137,7 +139,7 @@ const bootstrapName = "bootstrap"
 // resetAccess gives the cluster an administrator again. Only root on the host of this node may call it, because root
 // could also read the node's credentials for etcd. Each step can be repeated, so a failed reset can be called again.
 func (h *resetHandlers) resetAccess(c *httpapi.Call) (httpapi.Answer, error) {
-	if httpapi.CallerOf(c.Context()).Who != access.KindUnix+":uid=0" {
+	if !httpapi.CallerOf(c.Context()).IsHostRoot() {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "only root on the host of a node may reset access, over the node's unix socket and without a token").
 			WithHint("run carillon access reset as root on that host")
 	}

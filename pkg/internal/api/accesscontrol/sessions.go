@@ -21,13 +21,16 @@ import (
 // sessionHandlers serve sessions and login links, which are tokens for a browser.
 type sessionHandlers struct {
 	*records
-	guard *tokenGuard
+	guard   *tokenGuard
+	node    string        // the name of this node
+	address func() string // the URL of its API; "" while it does not listen
 }
 
 const (
 	newSessionAbout = "A session is a token for a browser. It may do what your token may, ends after eight hours or when your token does, and is not accepted after your token was deleted. " +
 		"A token has at most 20 sessions; another one ends the oldest. A session cannot create sessions. Only this answer contains the secret."
-	newLinkAbout = "A login link is a token that can only become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest."
+	newLinkAbout = "A login link is a token that can only become a session of your token, once, within ten minutes. path is what to open in a browser. A token has at most 20 login links; another one replaces the oldest. " +
+		"Root on the node's host needs no token, over the node's unix socket. That link and its session belong to unix:root, only this node accepts them, and the session ends after an hour."
 	useLinkAbout = "The credential of the request must be the secret of the login link. It is deleted in the transaction that creates the session."
 )
 
@@ -39,7 +42,7 @@ func (h *sessionHandlers) Routes() []*httpapi.Operation {
 		{ID: "delete-session", Method: http.MethodDelete, Path: "/v1/sessions/current", Tag: "access", Summary: "End the session of this request: log out",
 			Description: "No change that the session has requested is made afterwards. This works while etcd is full.",
 			Writes:      true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSession)},
-		{ID: "create-login-link", Method: http.MethodPost, Path: "/v1/login-links", Tag: "access", Summary: "Create a login link of your token", Description: newLinkAbout,
+		{ID: "create-login-link", Method: http.MethodPost, Path: "/v1/login-links", Tag: "access", Summary: "Create a login link of your token, or of root on the node's host", Description: newLinkAbout,
 			Writes: true, Status: 201, Answer: reflect.TypeFor[client.LoginLink](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.createLink)},
 		{ID: "use-login-link", Method: http.MethodPost, Path: "/v1/login-links:use", Tag: "access", Summary: "Turn a login link into a session", Description: useLinkAbout,
 			TakesLink: true, Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.useLink)},
@@ -50,6 +53,8 @@ const (
 	// sessionAge is how long a session lasts at most, and linkAge how long a login link does.
 	sessionAge = 8 * time.Hour
 	linkAge    = 10 * time.Minute
+	// rootSessionAge is how long a session of root lasts at most. There is no token whose deletion would end it.
+	rootSessionAge = time.Hour
 	// maxSessions is the maximum number of sessions that one token has, and of login links. One more ends the oldest. The
 	// limit is for each token, so that the holder of a token with a scope cannot end the sessions of its subject's others.
 	maxSessions = 20
@@ -67,14 +72,22 @@ func (h *sessionHandlers) createSession(c *httpapi.Call) (httpapi.Answer, error)
 	return httpapi.Answer{Status: http.StatusCreated, Body: client.NewToken{Token: t, Secret: secret}}, nil
 }
 
-// createLink serves POST /v1/login-links: a login link of the caller's token.
+// createLink serves POST /v1/login-links: a login link of the caller's token, or of root on this node's host.
 func (h *sessionHandlers) createLink(c *httpapi.Call) (httpapi.Answer, error) {
-	secret, t, err := h.createOfToken(c, task.TokenKindLink, linkAge)
+	create := func() (string, task.Token, error) { return h.createOfToken(c, task.TokenKindLink, linkAge) }
+	if httpapi.CallerOf(c.Context()).IsHostRoot() {
+		create = func() (string, task.Token, error) { return h.createOfRoot(c) }
+	}
+
+	secret, t, err := create()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	link := client.LoginLink{NewToken: client.NewToken{Token: t, Secret: secret}, Path: client.LoginLinkPath + "#" + secret}
+	if address := h.address(); address != "" {
+		link.URL = address + link.Path
+	}
 
 	return httpapi.Answer{Status: http.StatusCreated, Body: link}, nil
 }
@@ -110,6 +123,38 @@ func (h *sessionHandlers) createOfToken(c *httpapi.Call, kind string, age time.D
 	return secret, made.Token, nil
 }
 
+// createOfRoot creates a login link of root on this node's host, who has no token that could be its parent. A browser cannot
+// open the unix socket, so the link stands for what the socket shows: that the caller is root here. Therefore only this node
+// accepts it and its session, for a short time. The session does what root may do, except what needs the socket itself,
+// such as resetting access.
+func (h *sessionHandlers) createOfRoot(c *httpapi.Call) (secret string, t task.Token, err error) {
+	if err := h.guard.requireClock(); err != nil {
+		return "", t, err
+	}
+
+	secret, made := authority.NewSecret()
+	made.Kind, made.Subject, made.Node = task.TokenKindLink, access.RootSubject, h.node
+	made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(h.now().Add(linkAge))
+
+	err = h.changeRecords(c, func(v *authority.View, rights *httpapi.Rights) error {
+		if err := rights.Require(access.Need{Verb: access.Grant, Kind: access.Access}); err != nil {
+			return err
+		}
+
+		rights.Describe(store.DescribeToken(nil, &made.Token))
+		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made.Subject, "", task.TokenKindLink)}
+
+		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), n))
+	})
+	if err != nil {
+		return "", t, err
+	}
+
+	h.awaitView(c, func(v *authority.View) bool { return v.Created(made.ID) > 0 })
+
+	return secret, made.Token, nil
+}
+
 // useLink serves POST /v1/login-links:use: the link, which is the credential of the request, becomes a session.
 func (h *sessionHandlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := h.guard.requireClock(); err != nil {
@@ -124,10 +169,16 @@ func (h *sessionHandlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		link, _ := v.Token(id)
-		parent, _ := v.Token(link.Parent)
-		h.inheritFromParent(c, &made, parent, task.TokenKindSession, sessionAge)
+		if link.Subject == access.RootSubject { // without a parent
+			made.Kind, made.Subject, made.Node = task.TokenKindSession, link.Subject, link.Node
+			made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(h.now().Add(rootSessionAge))
+		} else {
+			parent, _ := v.Token(link.Parent)
+			h.inheritFromParent(c, &made, parent, task.TokenKindSession, sessionAge)
+		}
+
 		rights.Describe(store.DescribeToken(nil, &made.Token))
-		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, task.TokenKindSession)}
+		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made.Subject, made.Parent, task.TokenKindSession)}
 
 		return httpapi.About(made.ID, h.store.As(rights).UseLink(c.Context(), id, v.Created(id), n))
 	})
@@ -182,7 +233,7 @@ func parentFault(c *httpapi.Call, v *authority.View) error {
 	switch {
 	case who.Token == "":
 		return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "%s has no token, so that it can have neither a session nor a login link", who.Name()).
-			WithHint("use a token: carillon token create --for user:NAME")
+			WithHint("use a token: carillon token create --for user:NAME. Root on the host of a node needs none for: sudo carillon ui")
 	case !ok || t.Kind != task.TokenKindToken:
 		return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "a session cannot create sessions and login links").
 			WithHint("use the token with which you have logged in")

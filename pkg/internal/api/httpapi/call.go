@@ -316,13 +316,22 @@ type Caller struct {
 }
 
 // Subject returns the caller as access records know it. Every user of the host who is trusted without a token has the
-// rights of root there.
+// rights of root there. A session of root has them only while its record exists and has not ended.
 func (c Caller) Subject() access.Caller {
-	if strings.HasPrefix(c.Who, access.KindUnix+":") {
+	if c.IsHostUser() {
 		return access.Caller{Subject: access.RootSubject}
 	}
 	return access.Caller{Subject: c.Who, Token: c.Token}
 }
+
+// IsHostUser reports whether the caller is a user of the node's host over its unix socket, without any other credential: its
+// rights do not depend on access records. It is false for a session of root in a browser.
+func (c Caller) IsHostUser() bool {
+	return c.Token == "" && strings.HasPrefix(c.Who, access.KindUnix+":")
+}
+
+// IsHostRoot reports whether the caller is root over the unix socket of the node, without any other credential.
+func (c Caller) IsHostRoot() bool { return c.Token == "" && c.Who == access.KindUnix+":uid=0" }
 
 // Name returns the subject as messages show it.
 func (c Caller) Name() string { return actorName(c.Who) }

@@ -23,7 +23,7 @@ func (j *accessJudge) checkRights(t *access.Table, a *task.AuditRecord, key stri
 
 	at := a.Time.Add(-authorizationLag)
 	caller := access.Caller{Subject: a.Subject, Token: a.Token}
-	if strings.HasPrefix(a.Subject, access.KindUnix+":") {
+	if a.Token == "" && strings.HasPrefix(a.Subject, access.KindUnix+":") {
 		caller = access.Caller{Subject: access.RootSubject}
 	}
 

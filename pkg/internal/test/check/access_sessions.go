@@ -14,8 +14,9 @@ import (
 
 // How long a session and a login link may last at most.
 const (
-	maxSessionAge = 8 * time.Hour
-	maxLinkAge    = 10 * time.Minute
+	maxSessionAge     = 8 * time.Hour
+	maxRootSessionAge = time.Hour
+	maxLinkAge        = 10 * time.Minute
 )
 
 // sessionOperations need no right, but only a token, a session or a login link.
@@ -92,6 +93,9 @@ func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used ta
 	if loginOperations[a.Operation] {
 		return faultOfLogin(t, s, a)
 	}
+	if s.Subject == access.RootSubject {
+		return faultOfRoot(s, a, used)
+	}
 
 	parent, age := a.Token, maxSessionAge
 
@@ -115,6 +119,29 @@ func faultOfSession(t *access.Table, s *task.Token, a *task.AuditRecord, used ta
 		return fmt.Sprintf("it ends at %s, which is too late", formatTime(s.Until.Time))
 	case !p.Until.IsZero() && s.Until.After(p.Until.Time):
 		return "it ends after its parent"
+	}
+
+	return ""
+}
+
+// faultOfRoot returns what is wrong with a new session or login link of root; "" if nothing is. Root creates a link over the
+// socket of a node, without a token, and only that node turns it into a session.
+func faultOfRoot(s *task.Token, a *task.AuditRecord, used task.Token) string {
+	age := maxRootSessionAge
+
+	switch {
+	case a.Operation == "create-login-link" && s.Kind == task.TokenKindLink && a.Token == "" && a.Subject == access.KindUnix+":uid=0":
+		age = maxLinkAge
+	case a.Operation == "use-login-link" && s.Kind == task.TokenKindSession && used.Subject == access.RootSubject && used.Node == s.Node:
+	default:
+		return "root did not create it with a login link"
+	}
+
+	switch {
+	case s.Parent != "" || s.Node != a.Node:
+		return fmt.Sprintf("it has the parent %q and the node %q, and node %q created it", s.Parent, s.Node, a.Node)
+	case s.Until.IsZero() || s.Until.After(a.Time.Add(age+time.Second)):
+		return fmt.Sprintf("it ends at %s, which is too late", formatTime(s.Until.Time))
 	}
 
 	return ""

@@ -20,6 +20,16 @@ func (s *sim) sessionRecord(id, kind, parent string, age time.Duration, edit fun
 	return op{s.keys.Token(id), t}
 }
 
+// rootRecord returns the put of a session or a login link of root on the host of a node.
+func (s *sim) rootRecord(id, kind, node string, age time.Duration) op {
+	return s.sessionRecord(id, kind, "", age, func(t *task.Token) { t.Subject, t.Node = access.RootSubject, node })
+}
+
+// onNode sets the node of an audit record.
+func onNode(name string) func(*task.AuditRecord) {
+	return func(a *task.AuditRecord) { a.Node = name }
+}
+
 func TestCheck_Sessions(t *testing.T) {
 	const session, link = task.TokenKindSession, task.TokenKindLink
 
@@ -38,6 +48,29 @@ func TestCheck_Sessions(t *testing.T) {
 			s.audited("create-task", "user:ann", "s1", nil, s.spec("default", "x", nil))
 		}},
 
+		{"a link of root becomes a session", "", func(s *sim) {
+			s.audited("create-login-link", "unix:uid=0", "", onNode("n1"), s.rootRecord("l1", link, "n1", 10*time.Minute))
+			s.audited("use-login-link", root, "l1", onNode("n1"), s.rootRecord("s1", session, "n1", time.Hour), op{s.keys.Token("l1"), nil})
+			s.audited("create-task", root, "s1", onNode("n1"), s.spec("default", "x", nil))
+		}},
+
+		{"another user creates a link of root", "G27", func(s *sim) {
+			s.audited("create-login-link", "unix:uid=1000", "", onNode("n1"), s.rootRecord("l1", link, "n1", 10*time.Minute))
+		}},
+		{"another node uses a link of root", "G27", func(s *sim) {
+			s.audited("create-login-link", "unix:uid=0", "", onNode("n1"), s.rootRecord("l1", link, "n1", 10*time.Minute))
+			s.audited("use-login-link", root, "l1", onNode("n2"), s.rootRecord("s1", session, "n1", time.Hour), op{s.keys.Token("l1"), nil})
+		}},
+		{"a session of root lasts too long", "G27", func(s *sim) {
+			s.audited("create-login-link", "unix:uid=0", "", onNode("n1"), s.rootRecord("l1", link, "n1", 10*time.Minute))
+			s.audited("use-login-link", root, "l1", onNode("n1"), s.rootRecord("s1", session, "n1", 8*time.Hour), op{s.keys.Token("l1"), nil})
+		}},
+		{"a session of root acts after it was deleted", "G27", func(s *sim) {
+			s.audited("create-login-link", "unix:uid=0", "", onNode("n1"), s.rootRecord("l1", link, "n1", 10*time.Minute))
+			s.audited("use-login-link", root, "l1", onNode("n1"), s.rootRecord("s1", session, "n1", time.Hour), op{s.keys.Token("l1"), nil})
+			s.audited("test", root, "", nil, op{s.keys.Token("s1"), nil})
+			s.audited("create-task", root, "s1", onNode("n1"), s.spec("default", "x", nil))
+		}},
 		{"a session acts after its token was deleted", "G27", func(s *sim) {
 			s.audited("create-session", "user:ann", "t1", nil, s.sessionRecord("s1", session, "t1", time.Hour, nil))
 			s.audited("test", root, "", nil, op{s.keys.Token("t1"), nil})
