@@ -34,7 +34,7 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 
 	write("")
 
-	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "insecure: true in the context") {
+	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "use https://") {
 		t.Errorf("by default: %v", err)
 	}
 

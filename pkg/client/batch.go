@@ -187,7 +187,7 @@ func (o *outbox) fillFrom(tasks iter.Seq[task.Spec]) {
 	for t := range tasks {
 		b.Reset()
 
-		if err = e.Encode(t); err != nil {
+		if err = e.Encode(t.WithDefaults()); err != nil {
 			err = fmt.Errorf("write task %s/%s as JSON: %w", t.Namespace, t.Name, err)
 			break
 		}

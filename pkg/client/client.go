@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// CodeClearText is the code of the error of New if the token would cross the network in clear text.
+const CodeClearText = "clear_text"
 
 const (
 	// DefaultServer is the default address of a daemon's API.
@@ -26,7 +30,9 @@ const defaultTimeout = 30 * time.Second
 // Config contains the address of the API and how to authenticate.
 type Config struct {
 	// Server is https://host:port, http://host:port or unix:///absolute/path; "" means DefaultServer. The
-	// default scheme is http for loopback addresses, and https otherwise.
+	// default scheme is http for loopback addresses, and https otherwise. Several nodes of one cluster are separated by
+	// commas: a call goes to the one that answered last, and to the next one if that does not answer. All of them get the
+	// token.
 	Server string
 	// Insecure permits sending the token in clear text to other hosts, and to any program that listens on a port
 	// or a path of this host.
@@ -52,7 +58,7 @@ type Config struct {
 	Trace func(Sent)
 }
 
-// Client calls the API of one server. Each service contains the calls for one resource. A Client and its
+// Client calls the API of one cluster. Each service contains the calls for one resource. A Client and its
 // services are safe for concurrent use.
 type Client struct {
 	Tasks   *TasksService
@@ -86,8 +92,8 @@ type Client struct {
 }
 
 // New returns a Client. It does not connect. It returns task.ErrInvalid if cfg.Server is not an address, if
-// cfg.Token contains characters that no token has, or if the token would cross the network in clear text
-// although cfg.Insecure is not set.
+// cfg.Token contains characters that no token has, or, with CodeClearText, if the token would cross the network in
+// clear text although cfg.Insecure is not set.
 func New(cfg Config) (*Client, error) {
 	conn, err := newConnection(cfg)
 	if err != nil {
@@ -126,9 +132,9 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// newConnection checks the configuration and prepares the HTTP client.
+// newConnection checks the configuration and prepares the HTTP clients.
 func newConnection(cfg Config) (*connection, error) {
-	base, err := parseServer(cfg.Server)
+	addresses, err := splitServers(cfg.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -136,34 +142,69 @@ func newConnection(cfg Config) (*connection, error) {
 		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or other characters that are not valid in a token")
 	}
 
+	c := &connection{token: cfg.Token, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, trace: cfg.Trace}
+	if c.timeout <= 0 {
+		c.timeout = defaultTimeout
+	}
+
+	for _, base := range addresses {
+		s, err := newServer(cfg, base)
+		if err != nil {
+			return nil, err
+		}
+
+		c.servers.list = append(c.servers.list, s)
+	}
+
+	if len(c.servers.list) > 1 && cfg.HTTP == nil {
+		for _, s := range c.servers.list {
+			limitDial(s.http.Transport.(*http.Transport))
+		}
+	}
+
+	return c, nil
+}
+
+// newServer prepares the HTTP client for one address.
+func newServer(cfg Config, base string) (*server, error) {
 	secured, socket := strings.HasPrefix(base, "https://"), ""
 	secret := cfg.Token != "" || cfg.Confidential
 	target := base
 	if path, ok := strings.CutPrefix(base, unixScheme); ok {
 		socket, target = path, "http://carillon.socket"
 	} else if u, err := url.Parse(base); err == nil && !secured && secret && !cfg.Insecure && !isLoopback(u.Hostname()) {
-		return nil, task.Invalid(task.CodeBadValue, "server",
-			"%s is on another host, and without TLS anyone on the network path could read the token: use https://, or accept the risk with --insecure (insecure: true in the context)",
-			task.Quote(base))
+		return nil, task.Invalid(CodeClearText, "server",
+			"%s is on another host, and without TLS anyone on the network path could read the token: use https://", task.Quote(base))
 	}
 
-	c := &connection{base: base, target: target, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
-	if c.timeout <= 0 {
-		c.timeout = defaultTimeout
-	}
-
+	s := &server{base: base, target: target, http: &http.Client{}}
 	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: secret, insecure: cfg.Insecure}
-	c.http.Transport = check.newTransport(newTransport(cfg.TLS), socket, !secured)
+	s.http.Transport = check.newTransport(newTransport(cfg.TLS), socket, !secured)
 	if cfg.HTTP != nil {
-		*c.http = *cfg.HTTP
+		*s.http = *cfg.HTTP
 	}
 
 	// Each call has its own deadline. A redirect is not followed, because the token must reach only the
-	// configured server.
-	c.http.Timeout = 0
-	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	// configured servers.
+	s.http.Timeout = 0
+	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-	return c, nil
+	return s, nil
+}
+
+// limitDial limits how long a transport waits for a connection to dialTimeout.
+func limitDial(t *http.Transport) {
+	dial := t.DialContext
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+
+		return dial(ctx, network, address)
+	}
 }
 
 // newTransport returns the default transport with a TLS configuration; nil means Go's default.
@@ -208,20 +249,6 @@ func parseServer(server string) (string, error) {
 	}
 
 	return strings.TrimSuffix(u.String(), "/"), nil
-}
-
-// Server returns the address of the server.
-func (c *Client) Server() string { return c.conn.base }
-
-// OnThisHost reports whether the server's address is a unix socket or a loopback address.
-func (c *Client) OnThisHost() bool {
-	if strings.HasPrefix(c.conn.base, unixScheme) {
-		return true
-	}
-
-	u, err := url.Parse(c.conn.base)
-
-	return err == nil && isLoopback(u.Hostname())
 }
 
 // Version returns the versions of the server and of Go, and the names of the node and the cluster.

@@ -22,13 +22,11 @@ const (
 	maxProblem = 1 << 20   // the maximum number of bytes of an answer with an error
 )
 
-// connection sends calls to one server. All services of a Client share it. It is safe for concurrent use.
+// connection sends calls to the servers of one cluster. All services of a Client share it. It is safe for concurrent use.
 type connection struct {
-	base    string // the address as the user configured it, for messages
-	target  string // the URL to which paths are appended
+	servers servers
 	token   string
 	timeout time.Duration
-	http    *http.Client
 
 	readOnly bool
 	trace    func(Sent)
@@ -58,13 +56,25 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
-	res, err := c.sendCall(ctx, k)
-	if err != nil {
+	if err := c.checkReadOnly(k); err != nil {
 		return err
 	}
 
-	defer res.Body.Close()
+	return c.servers.try(ctx, k, func(ctx context.Context, to *server) error {
+		res, err := c.sendTo(ctx, to, k)
+		if err != nil {
+			return err
+		}
 
+		defer res.Body.Close()
+
+		return to.decodeAnswer(res, k.mayWrite(), out)
+	})
+}
+
+// decodeAnswer reads the answer of a call into out, unless out is nil. writes states whether the call may have changed
+// something.
+func (s *server) decodeAnswer(res *http.Response, writes bool, out any) error {
 	if out == nil {
 		return nil
 	}
@@ -72,17 +82,17 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 	// A proxy or another program may have answered instead of Carillon.
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if kind != "application/json" {
-		return c.notCarillon(res)
+		return s.notCarillon(res)
 	}
 
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		// The request was sent, so the outcome of a write is unknown.
-		return c.errorWithoutAnswer(err, k.mayWrite())
+		return s.errorWithoutAnswer(err, writes)
 	}
 
 	if err := json.Unmarshal(body, out); err != nil {
-		e := c.notCarillon(res)
+		e := s.notCarillon(res)
 		e.Message += fmt.Sprintf(" (%v)", err)
 		return e
 	}
@@ -92,23 +102,33 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 
 // sendCall sends a call and returns a successful answer. The caller must close its body. Any other answer is
 // returned as an *Error.
-func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, error) {
+func (c *connection) sendCall(ctx context.Context, k call) (res *http.Response, err error) {
 	if err := c.checkReadOnly(k); err != nil {
 		return nil, err
 	}
 
-	req, err := c.newRequest(ctx, k)
+	err = c.servers.try(ctx, k, func(ctx context.Context, to *server) error {
+		res, err = c.sendTo(ctx, to, k)
+		return err
+	})
+
+	return res, err
+}
+
+// sendTo sends a call to one server. The caller must close the body of the answer.
+func (c *connection) sendTo(ctx context.Context, to *server, k call) (*http.Response, error) {
+	req, err := c.newRequest(context.WithValue(ctx, serverKey{}, to), to, k)
 	if err != nil {
 		return nil, err
 	}
 
-	res, err := c.sendTraced(req)
+	res, err := c.sendTraced(to, req)
 	// The cause of ctx, such as errStalled, explains more than the error of the transport.
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", err, cause)
 		}
-		return nil, c.errorWithoutAnswer(err, k.mayWrite())
+		return nil, to.errorWithoutAnswer(err, k.mayWrite())
 	}
 
 	if res.StatusCode/100 == 2 {
@@ -119,14 +139,14 @@ func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, erro
 
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	if err != nil {
-		return nil, c.errorWithoutAnswer(err, k.mayWrite())
+		return nil, to.errorWithoutAnswer(err, k.mayWrite())
 	}
 
-	return nil, c.errorFromBody(res, body, k.mayWrite())
+	return nil, to.errorFromBody(res, body, k.mayWrite())
 }
 
-// newRequest builds the HTTP request of a call.
-func (c *connection) newRequest(ctx context.Context, k call) (*http.Request, error) {
+// newRequest builds the HTTP request of a call to one server.
+func (c *connection) newRequest(ctx context.Context, to *server, k call) (*http.Request, error) {
 	body, kind := k.raw, k.rawType
 	if k.body != nil {
 		b, err := json.Marshal(k.body)
@@ -136,7 +156,7 @@ func (c *connection) newRequest(ctx context.Context, k call) (*http.Request, err
 		body, kind = b, "application/json"
 	}
 
-	target := c.target + k.path
+	target := to.target + k.path
 	if len(k.query) > 0 {
 		target += "?" + k.query.Encode()
 	}
@@ -355,15 +375,15 @@ func (c *connection) checkReadOnly(k call) error {
 	return nil
 }
 
-// sendTraced sends a request and reports it to Config.Trace.
-func (c *connection) sendTraced(req *http.Request) (*http.Response, error) {
+// sendTraced sends a request to one server and reports it to Config.Trace.
+func (c *connection) sendTraced(to *server, req *http.Request) (*http.Response, error) {
 	if c.trace == nil {
-		return c.http.Do(req)
+		return to.http.Do(req)
 	}
 
 	sent := Sent{Method: req.Method, Path: req.URL.RequestURI()}
 	began := time.Now()
-	res, err := c.http.Do(req)
+	res, err := to.http.Do(req)
 	sent.Took = time.Since(began)
 	if sent.Err = err; err == nil {
 		sent.Status = res.StatusCode

@@ -66,15 +66,15 @@ func (e *Error) Is(target error) bool {
 
 // errorFromBody converts an answer with an error status to an Error. writes states whether the call may have
 // changed something.
-func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool) *Error {
+func (s *server) errorFromBody(res *http.Response, body []byte, writes bool) *Error {
 	var p Problem
 	isProblem := strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json")
 	if isProblem && json.Unmarshal(body, &p) == nil && p.Code != "" {
 		return &Error{Status: res.StatusCode, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
 	}
 
-	e := c.notCarillon(res)
-	if c.wantsTLS(e, res, body) {
+	e := s.notCarillon(res)
+	if s.wantsTLS(e, res, body) {
 		return e
 	}
 
@@ -90,7 +90,7 @@ func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool)
 }
 
 // notCarillon returns the Error for an answer that does not come from Carillon's API.
-func (c *connection) notCarillon(res *http.Response) *Error {
+func (s *server) notCarillon(res *http.Response) *Error {
 	what := res.Header.Get("Content-Type")
 	if what == "" {
 		what = "nothing"
@@ -98,18 +98,17 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 
 	return &Error{
 		Status: res.StatusCode, Code: CodeNotCarillon,
-		Message: fmt.Sprintf("%s is not a Carillon server: status %d with %s", c.base, res.StatusCode, what),
-		Hint:    "check --server, and which program listens there",
+		Message: fmt.Sprintf("%s is not a Carillon server: status %d with %s", s.base, res.StatusCode, what),
 	}
 }
 
 // errorWithoutAnswer returns the Error of a call without an answer. If the call may write and may have been
 // sent, its outcome is unknown. Only an error while connecting or resolving the name shows that it was not
 // sent.
-func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
+func (s *server) errorWithoutAnswer(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
 	// Errors about the server's identity or about TLS occur before the request is sent.
-	if c.failedTrust(e, err) || c.failedTLS(e, err) {
+	if s.failedTrust(e, err) || s.failedTLS(e, err) {
 		return e
 	}
 
@@ -129,15 +128,14 @@ func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
 	switch {
 	case writes && sent:
 		e.Code = CodeUnknown
-		e.Message = fmt.Sprintf("%s did not respond; the change may have been made: %v", c.base, why)
+		e.Message = fmt.Sprintf("%s did not respond; the change may have been made: %v", s.base, why)
 		e.Hint = "check whether the change was made before you try again"
 	case errors.Is(err, context.DeadlineExceeded):
-		e.Message = fmt.Sprintf("%s did not respond in time", c.base)
+		e.Message = fmt.Sprintf("%s did not respond in time", s.base)
 	case errors.Is(err, context.Canceled):
 		e.Message = "interrupted"
 	default:
-		e.Message = fmt.Sprintf("cannot reach %s: %v", c.base, why)
-		e.Hint = "is the daemon running? start it with carillon agent or carillon dev, or set --server or CARILLON_SERVER"
+		e.Message = fmt.Sprintf("cannot reach %s: %v", s.base, why)
 	}
 
 	return e

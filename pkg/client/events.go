@@ -294,7 +294,7 @@ func (s *eventStream) yieldMessage(m *message) error {
 	if m.data != "" {
 		var e task.Event
 		if err := json.Unmarshal([]byte(m.data), &e); err != nil {
-			return &Error{Status: http.StatusOK, Code: CodeNotCarillon, Message: fmt.Sprintf("%s sent an invalid event: %v", s.conn.base, err)}
+			return &Error{Status: http.StatusOK, Code: CodeNotCarillon, Message: fmt.Sprintf("%s sent an invalid event: %v", s.conn.servers.preferred().base, err)}
 		}
 		if !s.yield(e, nil) {
 			return errStopped

@@ -24,6 +24,9 @@ type untrusted struct{ why, hint string }
 // Error implements error.
 func (u *untrusted) Error() string { return u.why }
 
+// riskHint is what to do about a server that cannot be trusted with the token.
+const riskHint = "use https://, or the unix socket of the node, or accept the risk with Config.Insecure"
+
 // peerCheck determines which user's program is at the other end of a connection, and whether that user may
 // receive the token.
 //
@@ -67,7 +70,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	if !remote.IP.IsLoopback() {
 		return &untrusted{
 			why:  fmt.Sprintf("%s is on another host, and without TLS anyone on the network path could read the token", remote),
-			hint: "use https://, or accept the risk with --insecure"}
+			hint: riskHint}
 	}
 
 	uids, err := ownersOfServer(local, remote)
@@ -79,14 +82,14 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	if err != nil {
 		return &untrusted{
 			why:  fmt.Sprintf("cannot determine which user listens at %s: %v", remote, err),
-			hint: "use the daemon's socket (--server unix:///run/carillon/api.sock) or https://, or accept the risk with --insecure"}
+			hint: riskHint}
 	}
 
 	for _, uid := range uids {
 		if !p.trustsUser(uid) {
 			return &untrusted{
 				why:  fmt.Sprintf("the program that listens at %s belongs to user %d, who could take the token", remote, uid),
-				hint: "if it is a Carillon daemon, use its socket (--server unix:///run/carillon/api.sock), or accept the risk with --insecure; otherwise stop it"}
+				hint: riskHint}
 		}
 	}
 
@@ -139,7 +142,7 @@ func isLoopback(host string) bool {
 
 // failedTrust reports whether a call was not sent because of who listens on the server's address. Then it
 // describes that in e.
-func (c *connection) failedTrust(e *Error, err error) bool {
+func (s *server) failedTrust(e *Error, err error) bool {
 	var u *untrusted
 	if !errors.As(err, &u) {
 		return false
@@ -151,10 +154,10 @@ func (c *connection) failedTrust(e *Error, err error) bool {
 }
 
 // failedTLS reports whether a call failed during the TLS handshake. Then it describes in e why, and what to do.
-func (c *connection) failedTLS(e *Error, err error) bool {
+func (s *server) failedTLS(e *Error, err error) bool {
 	say := func(hint, format string, args ...any) bool {
 		e.Code, e.Hint = CodeTLS, hint
-		e.Message = c.base + fmt.Sprintf(format, args...)
+		e.Message = s.base + fmt.Sprintf(format, args...)
 		return true
 	}
 
@@ -165,9 +168,9 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 	var verify *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return say("use --server http://…, if you trust the network", " speaks plain HTTP, not TLS")
+		return say("use http://, if you trust the network", " speaks plain HTTP, not TLS")
 	case errors.As(err, &unknown):
-		return say("set the CA that signed its certificate: --ca-file or CARILLON_CA_FILE", " presents a certificate that is not signed by a known CA")
+		return say("set the CA that signed its certificate in Config.TLS", " presents a certificate that is not signed by a known CA")
 	case errors.As(err, &name):
 		return say("use a name in the certificate, or give the node a certificate with this name", " presents a certificate for another host: %v", name)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
@@ -178,7 +181,7 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 	case errors.As(err, &verify):
 		return say("", " presents a certificate that cannot be trusted: %v", verify.Err)
 	case errors.As(err, &alert) && alert.Op == "remote error":
-		return c.refusedBy(say, alert.Err.Error())
+		return s.refusedBy(say, alert.Err.Error())
 	}
 
 	return false
@@ -186,8 +189,8 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 
 // refusedBy explains an alert with which a server has rejected the client's certificate. It always returns
 // true.
-func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
-	const ours = "use a certificate that its CA signed: --cert-file and --key-file, CARILLON_CERT_FILE and CARILLON_KEY_FILE"
+func (s *server) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
+	const ours = "set a certificate that its CA signed in Config.TLS"
 
 	switch alert = strings.TrimPrefix(alert, "tls: "); alert {
 	case "certificate required":
@@ -202,14 +205,14 @@ func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, 
 }
 
 // wantsTLS reports whether an answer shows that the server expects TLS. Then it describes that in e.
-func (c *connection) wantsTLS(e *Error, res *http.Response, body []byte) bool {
+func (s *server) wantsTLS(e *Error, res *http.Response, body []byte) bool {
 	if res.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
 		return false
 	}
 
 	e.Code, e.Status = CodeTLS, 0
-	e.Message = c.base + " speaks TLS, not plain HTTP"
-	e.Hint = "use --server https://" + strings.TrimPrefix(c.base, "http://")
+	e.Message = s.base + " speaks TLS, not plain HTTP"
+	e.Hint = "use https://" + strings.TrimPrefix(s.base, "http://")
 
 	return true
 }

@@ -29,7 +29,7 @@ func TestListener_ThatEndsMeanwhileIsAway(t *testing.T) {
 
 	err = peerCheck{own: os.Geteuid(), token: true}.checkTCP(conn)
 
-	c := &connection{base: "http://" + listener.Addr().String()}
+	c := &server{base: "http://" + listener.Addr().String()}
 	if e := c.errorWithoutAnswer(err, true); e.Code != CodeUnavailable {
 		t.Errorf("a write: %s, %v", e.Code, err)
 	}

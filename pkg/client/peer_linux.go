@@ -174,7 +174,7 @@ func (p peerCheck) checkUnix(c net.Conn, path string) error {
 
 	return &untrusted{
 		why:  fmt.Sprintf("the program that listens at %s belongs to user %d, in a directory that users other than root can write to", path, peer.Uid),
-		hint: "if this is intended, accept it with --insecure"}
+		hint: riskHint}
 }
 
 // onlyRootWrites reports whether a directory and all its parents belong to root and only root can write to

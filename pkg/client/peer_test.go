@@ -253,7 +253,7 @@ func TestSocket_OfAnotherUserGetsNothing(t *testing.T) {
 
 func TestToken_GoesOutInClearTextOnlyIfThatIsAccepted(t *testing.T) {
 	for _, server := range []string{"http://10.0.0.1:7070", "http://example.org", "http://127.0.0.1.example.org:7070"} {
-		if _, err := client.New(client.Config{Server: server, Token: theToken}); !errors.Is(err, task.ErrInvalid) || !strings.Contains(err.Error(), "--insecure") {
+		if _, err := client.New(client.Config{Server: server, Token: theToken}); !errors.Is(err, task.ErrInvalid) || !strings.Contains(err.Error(), "use https://") {
 			t.Errorf("%s: %v", server, err)
 		}
 

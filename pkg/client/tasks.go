@@ -144,7 +144,8 @@ func (s *TasksService) Page(ctx context.Context, o TaskListOptions, page string)
 	return l, err
 }
 
-// Create creates a task in a namespace, which replaces spec.Namespace. It returns task.ErrExists if a task of
+// Create creates a task in a namespace, which replaces spec.Namespace. Fields that are not set have their defaults: see
+// task.Spec.WithDefaults. Create returns task.ErrExists if a task of
 // that name exists, and task.ErrInvalid if spec is not valid.
 func (s *TasksService) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
 	return s.createTask(ctx, namespace, spec, nil)
@@ -164,15 +165,17 @@ func (s *TasksService) createTask(ctx context.Context, namespace string, spec ta
 	}
 
 	spec.Namespace = namespace
-	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec.WithDefaults()}, &t)
 
 	return t, err
 }
 
-// Apply creates a task, or updates it to match spec. Task.Result reports which of the two. Apply returns
+// Apply creates a task, or updates it to match spec. Task.Result reports which of the two. Fields that are not set have their
+// defaults: see task.Spec.WithDefaults. Apply returns
 // task.ErrExists if o.CreateOnly is set and the task exists, and task.ErrStale if the task is not at
 // o.Revision.
 func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions) (Task, error) {
+	spec = spec.WithDefaults()
 	if spec.Namespace == "" {
 		spec.Namespace = task.Defaults().Namespace
 	}

@@ -90,11 +90,11 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		said   string
 		hint   string
 	}{
-		{serve("node", certs.None), files("", "theirs"), "is not signed by a known CA", "--ca-file"},
+		{serve("node", certs.None), files("", "theirs"), "is not signed by a known CA", "Config.TLS"},
 		{serve("elsewhere", certs.None), files("", "ours"), "for another host", "use a name in the certificate"},
 		{serve("ended", certs.None), files("", "ours"), "expired on 20", "replace"},
-		{serve("node", certs.Require), files("", "ours"), "requires a client certificate", "--cert-file"},
-		{serve("node", certs.Require), files("eve", "ours"), "rejects the client certificate", "--cert-file"},
+		{serve("node", certs.Require), files("", "ours"), "requires a client certificate", "Config.TLS"},
+		{serve("node", certs.Require), files("eve", "ours"), "rejects the client certificate", "Config.TLS"},
 		{strings.Replace(plain.URL, "http://", "https://", 1), files("", "ours"), "speaks plain HTTP", "http://"},
 		{strings.Replace(serve("node", certs.None), "https://", "http://", 1), files("", "ours"), "speaks TLS", "https://"},
 	} {

@@ -239,6 +239,55 @@ func Defaults() Spec {
 	}
 }
 
+// WithDefaults returns the task with the defaults of the fields that are not set, as if they were absent in JSON. So a program
+// can begin with an empty Spec:
+//
+//	task.Spec{Name: "backup", Schedule: task.Schedules{"@daily"}, Action: …}
+//
+// A Spec that was read, decoded or begun with Defaults stays as it is: its zeros are values, such as a kill_grace of 0s, or
+// mistakes that Validate must see. It is recognized by the fields that always have a value: at most one of them is empty. In
+// any other Spec, retry keeps its zeros if retry.factor is set, which cannot be 0.
+func (s Spec) WithDefaults() Spec {
+	unset := 0
+	for _, is := range []bool{s.Timezone == "", s.Overlap == "", s.Missed.Policy == "", s.Missed.Window == 0, s.Retry.Attempts == 0, s.Retry.Factor == 0,
+		s.Target.Strategy == "", s.History.Keep == 0, s.History.Record == ""} {
+		if is {
+			unset++
+		}
+	}
+	if unset < 2 {
+		return s
+	}
+
+	std := DefaultsOf(s)
+	s.Namespace, s.Timezone = cmp.Or(s.Namespace, std.Namespace), cmp.Or(s.Timezone, std.Timezone)
+	s.DST.Gap, s.DST.Fold = cmp.Or(s.DST.Gap, std.DST.Gap), cmp.Or(s.DST.Fold, std.DST.Fold)
+	s.Timeout, s.KillGrace = cmp.Or(s.Timeout, std.Timeout), cmp.Or(s.KillGrace, std.KillGrace)
+	s.Overlap, s.MaxActive = cmp.Or(s.Overlap, std.Overlap), cmp.Or(s.MaxActive, std.MaxActive)
+	if s.Schedule == nil {
+		s.Schedule = std.Schedule
+	}
+
+	m := &s.Missed
+	m.Policy, m.Grace = cmp.Or(m.Policy, std.Missed.Policy), cmp.Or(m.Grace, std.Missed.Grace)
+	m.Window, m.Limit = cmp.Or(m.Window, std.Missed.Window), cmp.Or(m.Limit, std.Missed.Limit)
+
+	r := &s.Retry
+	if r.Factor == 0 {
+		r.Backoff, r.MaxBackoff = cmp.Or(r.Backoff, std.Retry.Backoff), cmp.Or(r.MaxBackoff, std.Retry.MaxBackoff)
+		r.Factor, r.Jitter = std.Retry.Factor, cmp.Or(r.Jitter, std.Retry.Jitter)
+	}
+	r.Attempts = cmp.Or(r.Attempts, std.Retry.Attempts)
+	if r.On == nil {
+		r.On = std.Retry.On
+	}
+
+	s.Target.Strategy, s.Target.Count = cmp.Or(s.Target.Strategy, std.Target.Strategy), cmp.Or(s.Target.Count, std.Target.Count)
+	s.History.Keep, s.History.Record = cmp.Or(s.History.Keep, std.History.Keep), cmp.Or(s.History.Record, std.History.Record)
+
+	return s
+}
+
 // Task is a stored Spec with the fields that Carillon adds.
 type Task struct {
 	Spec

@@ -91,7 +91,7 @@ func settingOrigins(f *factory.Factory, s *settings.Settings) ([]origin, error) 
 		return nil, err
 	}
 
-	server.Value = c.Server()
+	server.Value = strings.Join(c.Servers(), ",")
 	secret, file := f.TokenSetting(s)
 	token := settings.Setting{Value: file.Value, Origin: file.Origin}
 	if secret.Value != "" {

@@ -22,7 +22,7 @@ import (
 // BindFlags declares the global flags.
 func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.ContextFlag, "context", "", "use the context with this `NAME` (CARILLON_CONTEXT; see help contexts)")
-	flags.StringVar(&f.ServerFlag, "server", "", "`URL` of the API (CARILLON_SERVER; default unix://"+settings.HostSocket+" if you may open it, else "+client.DefaultServer+")")
+	flags.StringVar(&f.ServerFlag, "server", "", "`URL` of the API, or several nodes of the cluster as URL,URL (CARILLON_SERVER; default unix://"+settings.HostSocket+" if you may open it, else "+client.DefaultServer+")")
 	flags.BoolVar(&f.InsecureFlag, "insecure", false, "allow sending the token in clear text to other hosts, and to any program that listens on this one")
 	flags.StringVarP(&f.NamespaceFlag, "namespace", "n", "", "use the namespace with this `NAME` (CARILLON_NAMESPACE; default: default)")
 	flags.BoolVarP(&f.AllNamespaces, "all-namespaces", "A", false, "use all namespaces that you may read")

@@ -3,9 +3,11 @@ package factory
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,6 +77,9 @@ func (f *Factory) Explain(err error) *failure.Error {
 		fail = f.ExplainRemote(remote)
 	case errors.As(err, &field):
 		fail = &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: field.Code, Field: field.Field, Message: field.Message}}
+		if field.Code == client.CodeClearText {
+			fail.Hint = "if you accept the risk: --insecure, or insecure: true in the context"
+		}
 	case errors.As(err, &coded):
 		return &failure.Error{Exit: coded.ExitCode(), Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 	case errors.Is(err, context.DeadlineExceeded):
@@ -99,7 +104,10 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	case e.Status == http.StatusForbidden: // the server knows the caller, and names a role that allows it
 		fail.Exit = failure.ExitAuth
 		fail.Hint = forbiddenHint(fail.Hint)
-	case e.Status == http.StatusUnauthorized, e.Code == client.CodeUntrusted:
+	case e.Code == client.CodeUntrusted:
+		fail.Exit = failure.ExitAuth
+		fail.Hint = "if this is a Carillon node, use its socket (--server unix://" + f.Socket() + ") or https://, or accept the risk with --insecure"
+	case e.Status == http.StatusUnauthorized:
 		fail.Exit = failure.ExitAuth
 		fail.Hint = f.tokenHint()
 		if strings.HasSuffix(e.Message, "subject is disabled") { // another token would not help
@@ -115,9 +123,8 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 		fail.Exit = failure.ExitUsage
 	}
 
-	// ENOENT is the error of a unix socket that does not exist.
-	if errors.Is(e, syscall.ECONNREFUSED) || errors.Is(e, syscall.ENOENT) {
-		fail.Hint = f.unreachableHint()
+	if hint := f.connectionHint(e); hint != "" {
+		fail.Hint = hint
 	}
 
 	if e.ID != "" {
@@ -125,6 +132,30 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	}
 
 	return fail
+}
+
+// connectionHint returns a hint in the words of the command line for a call that failed before the API answered: the package
+// client does not know flags and variables. It is "" for other errors.
+func (f *Factory) connectionHint(e *client.Error) string {
+	var unknown x509.UnknownAuthorityError
+	var refused *net.OpError
+
+	switch {
+	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, syscall.ENOENT): // ENOENT is the error of a unix socket that does not exist
+		return f.unreachableHint()
+	case e.Code == client.CodeNotCarillon:
+		return "check --server, and which program listens there"
+	case e.Code == client.CodeTLS && errors.Is(e, http.ErrSchemeMismatch):
+		return "use --server http://…, if you trust the network"
+	case e.Code == client.CodeTLS && errors.As(e, &unknown):
+		return "set the CA that signed its certificate: --ca-file or CARILLON_CA_FILE"
+	case e.Code == client.CodeTLS && errors.As(e, &refused) && refused.Op == "remote error" && !strings.Contains(e.Message, "has expired"):
+		return "use a certificate that its CA signed: --cert-file and --key-file, CARILLON_CERT_FILE and CARILLON_KEY_FILE"
+	case e.Status == 0 && e.Code == client.CodeUnavailable && e.Hint == "" && !errors.Is(e, context.Canceled) && !errors.Is(e, context.DeadlineExceeded):
+		return "is the daemon running? set its address with --server or CARILLON_SERVER"
+	}
+
+	return ""
 }
 
 // unreachableHint returns a hint for a server on which nobody listens. On a host with the package, it is about the service:

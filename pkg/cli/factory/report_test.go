@@ -6,7 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -187,6 +191,35 @@ func TestReport_TellsNothingThatATerminalObeys(t *testing.T) {
 			if what := factorytest.Obeyed(d.Errs.String()); what != "" {
 				t.Errorf("%q, -o %s: the output contains %q", evil, format, what)
 			}
+		}
+	}
+}
+
+// The package client knows no flags, so the hints of the command line are here.
+func TestReport_HintsAtFlagsForErrorsOfTheConnection(t *testing.T) {
+	d := factorytest.New("")
+
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	c, err := client.New(client.Config{Server: s.URL})
+	if err == nil {
+		_, err = c.Tasks.Get(t.Context(), "default", "a")
+	}
+
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{err, "--ca-file"},
+		{&client.Error{Code: client.CodeUntrusted, Message: "m", Hint: "set Config.Insecure"}, "--insecure"},
+		{&client.Error{Status: 200, Code: client.CodeNotCarillon, Message: "m"}, "--server"},
+		{&client.Error{Code: client.CodeUnavailable, Message: "m"}, "CARILLON_SERVER"},
+		{&task.Error{Code: client.CodeClearText, Field: "server", Message: "m"}, "--insecure"},
+	} {
+		if got := d.Explain(c.err).Hint; !strings.Contains(got, c.want) || strings.Contains(got, "Config.") {
+			t.Errorf("%v: the hint is %q, want %s", c.err, got, c.want)
 		}
 	}
 }

@@ -104,9 +104,9 @@ func tunnelLine(base string) string {
 // session of an identity provider, gets the page on which to sign in. A browser cannot open the unix socket, so there the
 // node says at which address it serves browsers.
 func createLink(ctx context.Context, c *client.Client) (u loginURL, note string, err error) {
-	base := strings.TrimSuffix(c.Server(), "/")
-	isSocket := strings.HasPrefix(base, "unix://")
 	link, err := c.Sessions.CreateLink(ctx)
+	base := strings.TrimSuffix(c.Server(), "/") // the server that answered, if there are several
+	isSocket := strings.HasPrefix(base, "unix://")
 
 	var remote *client.Error
 	switch {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/carillonhq/carillon/pkg/cli/failure"
@@ -69,7 +70,7 @@ func (r *Resolver) NamespaceSetting(s *Settings) Setting {
 	return c
 }
 
-// IsOwnServer reports whether calls go to the context's own server. Its credentials must not be sent to any
+// IsOwnServer reports whether calls go to the context's own servers. Its credentials must not be sent to any
 // other.
 func (r *Resolver) IsOwnServer(s *Settings) bool {
 	if s.Name == "" {
@@ -78,7 +79,9 @@ func (r *Resolver) IsOwnServer(s *Settings) bool {
 
 	there, err := client.New(client.Config{Server: r.ServerSetting(s).Value})
 	own, ownErr := client.New(client.Config{Server: s.Server})
-	return err == nil && ownErr == nil && there.Server() == own.Server()
+	isForeign := func(server string) bool { return !slices.Contains(own.Servers(), server) }
+
+	return err == nil && ownErr == nil && !slices.ContainsFunc(there.Servers(), isForeign)
 }
 
 // FileSetting returns the path of a TLS file.

@@ -326,7 +326,7 @@ func NoteCreated(ctx context.Context, f *factory.Factory, c *client.Client, t cl
 	f.Note("%s", "its secret is shown only now. Save it in FILE, which only you can read, and use it with one of:\n"+
 		"  carillon --token-file FILE task list\n"+
 		"  export CARILLON_TOKEN_FILE=FILE\n"+
-		"  carillon config set NAME server="+c.Server()+" token_file=FILE && carillon config use NAME")
+		"  carillon config set NAME server="+strings.Join(c.Servers(), ",")+" token_file=FILE && carillon config use NAME")
 
 	if !mayDoSomething(ctx, f, c, t.Subject) {
 		f.Note("note: no binding that you may see gives %s any rights; give it some with: carillon access grant ROLE %s --in NAMESPACE", output.OneLine(t.Subject), output.OneLine(t.Subject))
