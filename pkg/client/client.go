@@ -179,7 +179,9 @@ func newServer(cfg Config, base string) (*server, error) {
 
 	s := &server{base: base, target: target, http: &http.Client{}}
 	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: secret, insecure: cfg.Insecure}
-	s.http.Transport = check.newTransport(newTransport(cfg.TLS), socket, !secured)
+	t := check.newTransport(newTransport(cfg.TLS), socket, !secured)
+	t.DisableCompression = isOnThisHost(base) // nothing is saved there
+	s.http.Transport = t
 	if cfg.HTTP != nil {
 		*s.http = *cfg.HTTP
 	}

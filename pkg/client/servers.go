@@ -171,11 +171,16 @@ func (c *Client) Servers() []string {
 // OnThisHost reports whether the addresses of all servers are unix sockets or loopback addresses.
 func (c *Client) OnThisHost() bool {
 	for _, s := range c.conn.servers.list {
-		u, err := url.Parse(s.base)
-		if !strings.HasPrefix(s.base, unixScheme) && (err != nil || !isLoopback(u.Hostname())) {
+		if !isOnThisHost(s.base) {
 			return false
 		}
 	}
 
 	return true
+}
+
+// isOnThisHost reports whether an address is a unix socket or a loopback address.
+func isOnThisHost(base string) bool {
+	u, err := url.Parse(base)
+	return strings.HasPrefix(base, unixScheme) || err == nil && isLoopback(u.Hostname())
 }

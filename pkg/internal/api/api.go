@@ -250,6 +250,7 @@ type server struct {
 	public     map[string]bool // by pattern of the mux: the operation needs no token
 	takesLink  map[string]bool // by pattern of the mux: the operation accepts a login link
 	openAPI    openAPIDocument
+	compress   func(http.Handler) http.HandlerFunc
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter
 	access     *authority.Keeper
@@ -282,6 +283,7 @@ func newServer(cfg Config) *server {
 		mux:        http.NewServeMux(),
 		public:     map[string]bool{},
 		takesLink:  map[string]bool{},
+		compress:   newCompressor(),
 		reading:    httpapi.NewRequestReader(cfg.Ref, cfg.Cluster.ID),
 		access:     cfg.Access,
 		statements: statement.NewVerifier(cfg.Node, cfg.Instance),

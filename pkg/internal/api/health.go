@@ -1,6 +1,8 @@
 package api
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"net/http"
 	"reflect"
@@ -55,16 +57,31 @@ func (s *server) serveMetrics(c *httpapi.Call) (httpapi.Answer, error) {
 type openAPIDocument struct {
 	once           sync.Once
 	asJSON, asYAML []byte
+	tag            string // an ETag that changes with the document
 	err            error
 }
 
-// serveOpenAPI returns the handler of the OpenAPI document in a format: json or yaml.
+// serveOpenAPI returns the handler of the OpenAPI document in a format: json or yaml. Tools that generate clients get it
+// without a token: it is the same for everybody, and says nothing about the cluster.
 func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer, error) {
 	return func(c *httpapi.Call) (httpapi.Answer, error) {
+		if s.ForwardedOnly {
+			return httpapi.Answer{}, s.checkServing()
+		}
+
 		d := &s.openAPI
-		d.once.Do(func() { d.asJSON, d.asYAML, d.err = s.describeAPI() })
+		d.once.Do(func() {
+			d.asJSON, d.asYAML, d.err = s.describeAPI()
+			d.tag = fmt.Sprintf(`"%x"`, sha256.Sum256(d.asJSON))
+		})
 		if d.err != nil {
 			return httpapi.Answer{}, d.err
+		}
+
+		c.Writer.Header().Set("ETag", d.tag)
+		c.Writer.Header().Set("Cache-Control", "no-cache") // it may be kept, and is compared with If-None-Match
+		if httpapi.HasETag(c.Request, d.tag) {
+			return httpapi.Answer{Status: http.StatusNotModified}, nil
 		}
 
 		text := d.asJSON
@@ -72,15 +89,19 @@ func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer
 			text = d.asYAML
 		}
 
-		c.Writer.Header().Set("Content-Type", "application/openapi+"+format)
-		_, _ = c.Writer.Write(text) // an error means that the caller has gone
+		s.compressed(c.Writer, c.Request, c.Operation, func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/openapi+"+format)
+			_, _ = w.Write(text) // an error means that the caller has gone
+		})
 
 		return httpapi.Answer{}, nil
 	}
 }
 
-// nodeRoutes returns the operations on this node itself: health checks, metrics, and the description of its API. Only
-// health checks need no token: metrics show how many tasks and runs other teams have.
+const openAPIAbout = "It needs no token. The document describes the version of Carillon that the node runs."
+
+// nodeRoutes returns the operations on this node itself: health checks, metrics, and the description of its API. Health
+// checks and the description need no token. Metrics do, because they show how many tasks and runs other teams have.
 func (s *server) nodeRoutes() []*httpapi.Operation {
 	const get = http.MethodGet
 	document, text := reflect.TypeFor[map[string]any](), reflect.TypeFor[string]()
@@ -91,10 +112,10 @@ func (s *server) nodeRoutes() []*httpapi.Operation {
 		{ID: "get-metrics", Verb: access.Read, Kind: access.Cluster, Method: get, Path: "/metrics", Tag: "health", Summary: "Read the node's Prometheus metrics",
 			Description: "A node with the setting metrics_listen also serves them without a token, at that address.",
 			Status:      200, Answer: text, AnswerType: "text/plain", Handler: httpapi.NoQuery(s.serveMetrics)},
-		{ID: "get-openapi-json", Method: get, Path: "/openapi.json", Tag: "health", Summary: "Read the OpenAPI document as JSON",
-			Status: 200, Answer: document, AnswerType: "application/openapi+json", Handler: httpapi.NoQuery(s.serveOpenAPI("json"))},
-		{ID: "get-openapi-yaml", Method: get, Path: "/openapi.yaml", Tag: "health", Summary: "Read the OpenAPI document as YAML",
-			Status: 200, Answer: text, AnswerType: "application/openapi+yaml", Handler: httpapi.NoQuery(s.serveOpenAPI("yaml"))},
+		{ID: "get-openapi-json", Method: get, Path: "/openapi.json", Tag: "health", Summary: "Read the OpenAPI document as JSON", Description: openAPIAbout,
+			Public: true, Revalidated: true, Tagged: true, Status: 200, Errors: []int{304, 404, 500}, Answer: document, AnswerType: "application/openapi+json", Handler: httpapi.NoQuery(s.serveOpenAPI("json"))},
+		{ID: "get-openapi-yaml", Method: get, Path: "/openapi.yaml", Tag: "health", Summary: "Read the OpenAPI document as YAML", Description: openAPIAbout,
+			Public: true, Revalidated: true, Tagged: true, Status: 200, Errors: []int{304, 404, 500}, Answer: text, AnswerType: "application/openapi+yaml", Handler: httpapi.NoQuery(s.serveOpenAPI("yaml"))},
 	}
 }
 

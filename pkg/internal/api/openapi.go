@@ -99,6 +99,10 @@ func (d *document) addRoute(rt *httpapi.Operation) {
 		header("If-None-Match", "*: the task must not exist; otherwise the answer is 409.")
 	}
 
+	if rt.Revalidated {
+		header("If-None-Match", "The ETag of an answer that you have: while it is the current one, the answer is 304 without a body.")
+	}
+
 	if rt.Idempotent {
 		header(client.IdempotencyKeyHeader, "Names this request, so that sending it again does not repeat what it does: 1 to 255 printable ASCII characters. "+
 			"The same key of the same subject for the same task gives the run of the first request, with replayed=true, for at least an hour. "+
@@ -153,7 +157,7 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 	}
 
 	if rt.Tagged {
-		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
+		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The revision of the object, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
 
 	op.Responses[strconv.Itoa(rt.Status)] = ok
@@ -167,7 +171,9 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 	// normal answer.
 	for _, status := range rt.Problems() {
 		r := &huma.Response{Description: http.StatusText(status)}
-		if status >= 300 {
+		if status == http.StatusNotModified {
+			r.Description = "If-None-Match has the current ETag"
+		} else if status >= 300 {
 			r.Content = map[string]*huma.MediaType{"application/problem+json": {Schema: d.problem}}
 		} else {
 			r.Content = ok.Content

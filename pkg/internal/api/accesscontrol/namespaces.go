@@ -50,7 +50,7 @@ func (h *namespaceHandlers) Routes() []*httpapi.Operation {
 		{ID: "list-namespaces", Method: http.MethodGet, Path: "/v1/namespaces", Tag: "access", Summary: "List the namespaces that you may read",
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listAll)},
 		{ID: "get-namespace", Method: http.MethodGet, Path: httpapi.InNamespace, Tag: "access", Summary: "Read the record of a namespace: what its tasks may use",
-			Status: 200, Answer: ns, Tagged: true, Handler: httpapi.NoQuery(h.get)},
+			Status: 200, Answer: ns, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-namespace", Method: http.MethodPut, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout + dryRunAbout,
 			Body: jsonBody(ns), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NamespaceChange](), Tagged: true, Errors: []int{409, 429},
 			Handler: httpapi.Query(h.setNamespace)},

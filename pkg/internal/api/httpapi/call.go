@@ -143,6 +143,20 @@ func parseETag(s string) (int64, bool) {
 // ETag formats a revision for the header ETag.
 func ETag(revision int64) string { return strconv.Quote(strconv.FormatInt(revision, 10)) }
 
+// HasETag reports whether If-None-Match of a request contains an ETag: the caller has the answer already. Tags are compared
+// weakly, as RFC 9110 requires for this header.
+func HasETag(r *http.Request, tag string) bool {
+	for _, value := range r.Header.Values("If-None-Match") {
+		for _, one := range strings.Split(value, ",") {
+			if one = strings.TrimSpace(one); tag != "" && (one == "*" || strings.TrimPrefix(one, "W/") == tag) {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
 // readBody reads the body if the operation has one, and rejects it otherwise.
 func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, error) {
 	if rt.Body != nil && rt.Body.Streamed {

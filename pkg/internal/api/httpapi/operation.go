@@ -29,6 +29,7 @@ type Operation struct {
 	AnswerType       string       // "": TypeJSON
 	DryAnswer        reflect.Type // the body of a dry run that is answered with 200, if Status differs
 	Tagged           bool         // the answer has an ETag
+	Revalidated      bool         // the ETag identifies the whole answer, so that If-None-Match is answered with 304
 	Errors           []int        // statuses in addition to those that Problems derives
 	Public           bool         // needs no token
 	TakesLink        bool         // accepts a login link as its credential; no other operation does
@@ -87,6 +88,10 @@ func (o *Operation) Problems() []int {
 
 	if o.Conditional {
 		list = append(list, 412)
+	}
+
+	if o.Revalidated {
+		list = append(list, 304)
 	}
 
 	if o.Writes {

@@ -47,7 +47,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-secrets", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
 			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
 		{ID: "get-secret", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read a secret's metadata, without its values",
-			Status: 200, Answer: one, Tagged: true, Handler: httpapi.NoQuery(h.getSecret)},
+			Status: 200, Answer: one, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.getSecret)},
 		{ID: "set-secret", Verb: access.Set, Kind: access.Secrets, Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, creating it if needed",
 			Description: setSecretAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.SecretRequest]()},
 			Conditional: true, Creates: true, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.setSecret)},

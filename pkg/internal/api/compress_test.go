@@ -1,0 +1,122 @@
+package api_test
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+)
+
+// fetch sends a request with headers, and returns the answer as it crosses the network.
+func (w *world) fetch(method, path, body string, header map[string]string) (*http.Response, []byte) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, strings.NewReader(body))
+	must(w.t, err)
+	req.Header.Set("Authorization", "Bearer "+w.secret)
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+
+	transport := &http.Transport{DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	res, err := transport.RoundTrip(req)
+	must(w.t, err)
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	must(w.t, err)
+
+	return res, b
+}
+
+func TestCompression_OfListsIfTheClientAcceptsIt(t *testing.T) {
+	w := newWorld(t)
+	for i := range 30 {
+		w.create(fmt.Sprintf("task-%d", i), "@daily")
+	}
+
+	res, plain := w.fetch("GET", "/v1/tasks", "", nil)
+	if res.Header.Get("Content-Encoding") != "" || !strings.Contains(strings.Join(res.Header.Values("Vary"), ","), "Accept-Encoding") {
+		t.Errorf("without Accept-Encoding: %v", res.Header)
+	}
+
+	res, packed := w.fetch("GET", "/v1/tasks", "", map[string]string{"Accept-Encoding": "gzip, br"})
+	if res.Header.Get("Content-Encoding") != "gzip" || res.Header.Get("Content-Type") != "application/json" || len(packed)*3 > len(plain) {
+		t.Fatalf("%d bytes instead of %d: %v", len(packed), len(plain), res.Header)
+	}
+
+	r, err := gzip.NewReader(strings.NewReader(string(packed)))
+	must(t, err)
+	var list client.QueryList[client.Task]
+	must(t, json.NewDecoder(r).Decode(&list))
+	if len(list.Items) != 30 {
+		t.Errorf("it has %d tasks", len(list.Items))
+	}
+}
+
+// The size of a compressed answer can betray what it contains, a stream must arrive at once, and a small answer is one packet.
+func TestCompression_OfNothingElse(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@daily")
+	many := w.token("user:eve")
+	for range 20 {
+		w.link(many)
+	}
+
+	for what, c := range map[string]struct{ method, path string }{
+		"a small answer": {"GET", "/v1/version"},
+		"a login link":   {"POST", "/v1/login-links"},
+		"secrets":        {"GET", "/v1/secrets"},
+		"an error":       {"GET", "/v1/namespaces/default/tasks/" + strings.Repeat("b", 3000)},
+		"metrics":        {"GET", "/metrics"},
+		"HEAD":           {"HEAD", "/v1/tasks"},
+	} {
+		res, _ := w.fetch(c.method, c.path, "", map[string]string{"Accept-Encoding": "gzip"})
+		if res.Header.Get("Content-Encoding") != "" {
+			t.Errorf("%s: %v", what, res.Header)
+		}
+	}
+}
+
+func TestRevalidation_AnswersNotModified(t *testing.T) {
+	w := newWorld(t)
+	w.bind("user:eve", "viewer", "default")
+
+	for _, path := range []string{"/v1/namespaces/default", "/v1/roles/viewer", "/openapi.json", "/openapi.yaml"} {
+		res, body := w.fetch("GET", path, "", nil)
+		tag := res.Header.Get("ETag")
+		if path == "/v1/roles/viewer" { // it has no record, and so no revision
+			if tag != "" {
+				t.Errorf("%s has the tag %s", path, tag)
+			}
+			continue
+		}
+		if tag == "" || len(body) == 0 {
+			t.Fatalf("%s: %d, tag %q", path, res.StatusCode, tag)
+		}
+
+		for match, want := range map[string]int{tag: 304, "W/" + tag: 304, `"x", ` + tag: 304, "*": 304, `"x"`: 200, "x": 200} {
+			res, body := w.fetch("GET", path, "", map[string]string{"If-None-Match": match, "Accept-Encoding": "gzip"})
+			if res.StatusCode != want || (want == 304) != (len(body) == 0) || res.Header.Get("ETag") != tag {
+				t.Errorf("%s with %s: %d with %d bytes and the tag %s, want %d", path, match, res.StatusCode, len(body), res.Header.Get("ETag"), want)
+			}
+		}
+	}
+
+	// The answer of a task has its state, which changes without a new revision.
+	w.create("a", "@daily")
+	res, _ := w.fetch("GET", "/v1/namespaces/default/tasks/a", "", nil)
+	res, _ = w.fetch("GET", "/v1/namespaces/default/tasks/a", "", map[string]string{"If-None-Match": res.Header.Get("ETag")})
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("a task: %d", res.StatusCode)
+	}
+
+	if httpapi.HasETag(&http.Request{Header: http.Header{"If-None-Match": {"*"}}}, "") {
+		t.Error("an answer without a tag is never the same")
+	}
+}
