@@ -74,8 +74,8 @@ type RoleChange struct {
 
 // ForbiddenTask is a task that the record of its namespace does not allow.
 type ForbiddenTask struct {
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
+	Name   string `json:"name" doc:"The name of the task."`
+	Reason string `json:"reason" doc:"What the record of the namespace does not allow."`
 }
 
 // TokenRequest is the body of a request for a new token.
@@ -95,7 +95,7 @@ type NewToken struct {
 
 // Subject is a subject that has bindings or tokens, or is disabled.
 type Subject struct {
-	Subject  string   `json:"subject"`
+	Subject  string   `json:"subject" doc:"The subject: user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME."`
 	Disabled bool     `json:"disabled,omitempty" doc:"The subject may do nothing, and its tokens are not accepted."`
 	Bindings []string `json:"bindings" doc:"The names of the bindings that name the subject."`
 	Tokens   int      `json:"tokens" doc:"How many tokens act as the subject."`
@@ -103,8 +103,8 @@ type Subject struct {
 
 // SubjectChange is the answer when a subject was disabled or enabled.
 type SubjectChange struct {
-	Subject  string         `json:"subject"`
-	Disabled bool           `json:"disabled"`
+	Subject  string         `json:"subject" doc:"The subject that was changed."`
+	Disabled bool           `json:"disabled" doc:"Whether the subject is disabled now."`
 	Bindings []task.Binding `json:"bindings" doc:"The bindings that name the subject."`
 	Tokens   []task.Token   `json:"tokens" doc:"The tokens that act as the subject. They are not accepted while it is disabled."`
 	// Tokens and bindings that the subject created remain valid, because rights never depend on who created them.
@@ -338,12 +338,12 @@ type Question struct {
 
 // Decision answers a Question.
 type Decision struct {
-	Allowed   bool              `json:"allowed"`
-	Subject   string            `json:"subject"`
-	Verb      string            `json:"verb"`
-	Kind      string            `json:"kind"`
-	Namespace string            `json:"namespace,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"`
+	Allowed   bool              `json:"allowed" doc:"Whether the subject may do it."`
+	Subject   string            `json:"subject" doc:"The subject that was asked about."`
+	Verb      string            `json:"verb" doc:"The verb that was asked about, such as update."`
+	Kind      string            `json:"kind" doc:"The kind of object that was asked about, such as tasks."`
+	Namespace string            `json:"namespace,omitempty" doc:"The namespace that was asked about."`
+	Labels    map[string]string `json:"labels,omitempty" doc:"The labels of the task that was asked about."`
 	Reason    string            `json:"reason,omitempty" doc:"Why it is not allowed, or what else is needed."`
 }
 
@@ -372,8 +372,8 @@ type NodeLimitChange struct {
 
 // LimitedNode is a node that announces labels which its limit does not allow.
 type LimitedNode struct {
-	Name          string            `json:"name"`
-	IgnoredLabels map[string]string `json:"ignored_labels"`
+	Name          string            `json:"name" doc:"The name of the node."`
+	IgnoredLabels map[string]string `json:"ignored_labels" doc:"The labels that the node announces and the limit does not allow."`
 }
 
 // List returns all limits.

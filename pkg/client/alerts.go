@@ -121,7 +121,7 @@ func (s *AlertsService) EndSilence(ctx context.Context, namespace, id string) (t
 
 // AlertRuleRequest is the body of a request to create or replace a rule of alerts.
 type AlertRuleRequest struct {
-	Description string      `json:"description,omitempty"`
+	Description string      `json:"description,omitempty" doc:"What it is for, as text."`
 	Selector    string      `json:"selector,omitempty" doc:"The labels of the tasks, such as team=data; by default all tasks of the namespace."`
 	Alerts      task.Alerts `json:"alerts" doc:"What is expected of them, as in the field alerts of a task."`
 }

@@ -220,7 +220,7 @@ type AuditLine struct {
 
 // Repairs is the body of a repair request.
 type Repairs struct {
-	Findings []task.RepairRequest `json:"findings"`
+	Findings []task.RepairRequest `json:"findings" doc:"The findings to repair, as an audit has reported them."`
 }
 
 // AuditOptions are the options of an audit.

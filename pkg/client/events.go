@@ -23,7 +23,7 @@ type EventsService struct{ conn *connection }
 
 // EventPage is a page of events, the oldest first.
 type EventPage struct {
-	Items []task.Event `json:"items"`
+	Items []task.Event `json:"items" doc:"The events, the oldest first."`
 	Last  string       `json:"last" doc:"The position of the last event of this page; use after=<last> for the next page."`
 	More  bool         `json:"more" doc:"Whether there are more events already. If not, the next page has the events from now on."`
 	// Earlier is set only with Tail.

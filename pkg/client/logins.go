@@ -54,7 +54,7 @@ type WebLoginAnswer struct {
 // WebSession is the session of a login in a browser.
 type WebSession struct {
 	NewToken
-	ReturnTo string `json:"return_to,omitempty"`
+	ReturnTo string `json:"return_to,omitempty" doc:"The path that the request to begin the login has given."`
 }
 
 // DeviceLoginRequest begins a login from the command line.
@@ -74,14 +74,14 @@ type DeviceLogin struct {
 
 // DevicePoll asks whether a login from the command line is confirmed.
 type DevicePoll struct {
-	Handle string `json:"handle"`
+	Handle string `json:"handle" doc:"The handle of the login that has begun."`
 }
 
 // DeviceSession is the session of a login from the command line, once the login is confirmed.
 type DeviceSession struct {
 	Pending bool      `json:"pending,omitempty" doc:"The login is not confirmed yet."`
 	Slower  bool      `json:"slower,omitempty" doc:"Wait five seconds longer before each further poll."`
-	Session *NewToken `json:"session,omitempty"`
+	Session *NewToken `json:"session,omitempty" doc:"The session, once the login is confirmed."`
 }
 
 // Providers returns the providers of the cluster.

@@ -214,12 +214,12 @@ type LogPiece struct {
 
 // pieceJSON is the JSON form of a LogPiece. Either Text or Base64 is set.
 type pieceJSON struct {
-	From    int64     `json:"from"`
-	Time    task.Time `json:"time,omitzero"`
-	Stream  string    `json:"stream,omitempty"`
-	Text    *string   `json:"text,omitempty"`
-	Base64  []byte    `json:"base64,omitempty"`  // text that is not UTF-8
-	Unended bool      `json:"unended,omitempty"` // Text has no newline at its end
+	From    int64     `json:"from" doc:"The position of the text in the output, in bytes."`
+	Time    task.Time `json:"time,omitzero" doc:"When the attempt wrote it."`
+	Stream  string    `json:"stream,omitempty" doc:"stdout or stderr, if they are kept apart."`
+	Text    *string   `json:"text,omitempty" doc:"The text, without the newline at its end."`
+	Base64  []byte    `json:"base64,omitempty" doc:"The text in base64 instead, if it is not UTF-8."`
+	Unended bool      `json:"unended,omitempty" doc:"The text has no newline at its end."`
 }
 
 // MarshalJSON encodes a piece.

@@ -12,10 +12,10 @@ import (
 
 // TaskStats sums up the records in a task's history, and what its ledger records of earlier ticks.
 type TaskStats struct {
-	Namespace   string             `json:"namespace"`
-	Task        string             `json:"task"`
+	Namespace   string             `json:"namespace" doc:"The namespace of the task."`
+	Task        string             `json:"task" doc:"The name of the task."`
 	Since       task.Time          `json:"since,omitzero" doc:"Only ticks from this time on are included. Absent: everything that is remembered."`
-	History     task.History       `json:"history"`
+	History     task.History       `json:"history" doc:"The history settings of the task: which ended runs are kept."`
 	Kept        int                `json:"kept" doc:"The number of records in the history, also of earlier ticks."`
 	KeptSince   task.Time          `json:"kept_since,omitzero" doc:"The tick of the oldest record. Absent: the history is empty."`
 	Runs        int                `json:"runs" doc:"The number of runs that have ended, including those in the ledger."`
@@ -35,9 +35,9 @@ type TaskStats struct {
 
 // SuccessfulRuns describes the durations of successful runs. The ledger has no quantiles.
 type SuccessfulRuns struct {
-	Count         int64 `json:"count"`
-	MeanMS        int64 `json:"mean_ms"`
-	MaxMS         int64 `json:"max_ms"`
+	Count         int64 `json:"count" doc:"The number of successful runs."`
+	MeanMS        int64 `json:"mean_ms" doc:"The mean duration, in milliseconds."`
+	MaxMS         int64 `json:"max_ms" doc:"The longest duration, in milliseconds."`
 	MaxLatenessMS int64 `json:"max_lateness_ms" doc:"The latest start after a tick was due."`
 }
 
@@ -52,20 +52,20 @@ type LedgerStats struct {
 // Quantiles describe a distribution of durations.
 type Quantiles struct {
 	Count int   `json:"count" doc:"The number of runs that were measured: at most the newest 100,000."`
-	P50MS int64 `json:"p50_ms"`
-	P95MS int64 `json:"p95_ms"`
-	P99MS int64 `json:"p99_ms"`
-	MaxMS int64 `json:"max_ms"`
+	P50MS int64 `json:"p50_ms" doc:"Half of the values are at most this, in milliseconds."`
+	P95MS int64 `json:"p95_ms" doc:"95 % of the values are at most this, in milliseconds."`
+	P99MS int64 `json:"p99_ms" doc:"99 % of the values are at most this, in milliseconds."`
+	MaxMS int64 `json:"max_ms" doc:"The largest value, in milliseconds."`
 }
 
 // FailureCount is how many runs ended for the same reason.
 type FailureCount struct {
-	State      task.State `json:"state"`
-	Reason     string     `json:"reason,omitempty"`
-	ExitCode   *int       `json:"exit_code,omitempty"`
-	Signal     string     `json:"signal,omitempty"`
-	HTTPStatus int        `json:"http_status,omitempty"`
-	Runs       int        `json:"runs"`
+	State      task.State `json:"state" doc:"How the runs ended."`
+	Reason     string     `json:"reason,omitempty" doc:"Why they ended like this: one of the reasons in docs/why.md."`
+	ExitCode   *int       `json:"exit_code,omitempty" doc:"The exit code of the process. Absent: it did not exit by itself."`
+	Signal     string     `json:"signal,omitempty" doc:"The signal that ended the process, such as SIGKILL."`
+	HTTPStatus int        `json:"http_status,omitempty" doc:"The status of the last response to the request of an HTTP action."`
+	Runs       int        `json:"runs" doc:"The number of runs."`
 }
 
 // Stats sums up the history and the ledger of a task: the ticks since that time, or all that are remembered if since is zero.
@@ -83,9 +83,9 @@ func (s *TasksService) Stats(ctx context.Context, namespace, name string, since 
 
 // TaskLedger contains the outcomes of a task's ticks after their records were deleted from its history.
 type TaskLedger struct {
-	Namespace     string            `json:"namespace"`
-	Task          string            `json:"task"`
-	History       task.History      `json:"history"`
+	Namespace     string            `json:"namespace" doc:"The namespace of the task."`
+	Task          string            `json:"task" doc:"The name of the task."`
+	History       task.History      `json:"history" doc:"The history settings of the task: which ended runs are kept."`
 	Remembers     task.Duration     `json:"remembers" doc:"For how long the ledger remembers ticks: history.ledger or the default of the cluster, but not longer than limit. 0s: there is no ledger."`
 	Limit         *task.Duration    `json:"limit,omitempty" doc:"The limit of all ledgers, while etcd is filling up. Absent: there is none."`
 	Since         task.Time         `json:"since,omitzero" doc:"The first tick in the ledger. Absent: the ledger is empty."`
@@ -123,7 +123,7 @@ func (s *TasksService) Ledger(ctx context.Context, namespace, name string, o Led
 // considered.
 type TaskLoad struct {
 	From            task.Time     `json:"from" doc:"The beginning of the first step: that of the current minute."`
-	Step            task.Duration `json:"step"`
+	Step            task.Duration `json:"step" doc:"The length of each step."`
 	Runs            []float64     `json:"runs" doc:"The number of runs in each step. A run whose time is not exact counts in several steps with a part each."`
 	Tasks           int           `json:"tasks" doc:"The number of tasks with a tick in this time."`
 	Jittered        int           `json:"jittered" doc:"How many of these tasks have jitter. Their runs are spread evenly over the time in which they may fall due."`
@@ -137,8 +137,8 @@ type TaskLoad struct {
 
 // LoadPeak is a minute with many runs, or one that was asked for.
 type LoadPeak struct {
-	At          task.Time    `json:"at"`
-	Runs        float64      `json:"runs"`
+	At          task.Time    `json:"at" doc:"The beginning of the minute."`
+	Runs        float64      `json:"runs" doc:"The number of runs that fall due in this minute."`
 	Makers      []LoadMaker  `json:"makers" doc:"The schedules with the most runs in this minute, at most five."`
 	OtherMakers int          `json:"other_makers,omitempty" doc:"The number of further schedules. Each node names at most 100."`
 	Seconds     []LoadSecond `json:"seconds" doc:"The seconds with the most runs, at most five, those with the most runs first."`
@@ -147,26 +147,26 @@ type LoadPeak struct {
 // LoadSecond is a second of a minute with many runs.
 type LoadSecond struct {
 	Second int     `json:"second" doc:"From 0 to 59."`
-	Runs   float64 `json:"runs"`
+	Runs   float64 `json:"runs" doc:"The number of runs that fall due in this second."`
 }
 
 // LoadMaker is all tasks with the same schedule, with what they contribute to a minute.
 type LoadMaker struct {
 	Schedule string        `json:"schedule" doc:"The expressions. Tasks that have only @at are counted together."`
-	Timezone string        `json:"timezone"`
-	Jitter   task.Duration `json:"jitter,omitempty"`
+	Timezone string        `json:"timezone" doc:"The time zone of these tasks."`
+	Jitter   task.Duration `json:"jitter,omitempty" doc:"The jitter of these tasks."`
 	Tasks    int           `json:"tasks" doc:"The number of tasks that may have a run in this minute."`
-	Runs     float64       `json:"runs"`
+	Runs     float64       `json:"runs" doc:"The number of their runs in this minute."`
 	Names    []string      `json:"names" doc:"The first three tasks in the order of their names, with their namespaces."`
 }
 
 // LoadAdvice says what would lower a peak.
 type LoadAdvice struct {
-	At       task.Time `json:"at"`
-	Schedule string    `json:"schedule"`
-	Timezone string    `json:"timezone"`
-	Tasks    int       `json:"tasks"`
-	Text     string    `json:"text"`
+	At       task.Time `json:"at" doc:"The minute of the peak."`
+	Schedule string    `json:"schedule" doc:"The schedule that makes the most of it."`
+	Timezone string    `json:"timezone" doc:"The time zone of these tasks."`
+	Tasks    int       `json:"tasks" doc:"The number of tasks with this schedule."`
+	Text     string    `json:"text" doc:"What to change, as text."`
 }
 
 // LoadOptions select the tasks and the time of a load.

@@ -8,7 +8,7 @@ import (
 
 // List is a page of a list. Next is the token of the next page; it is empty on the last page.
 type List[T any] struct {
-	Items []T    `json:"items"`
+	Items []T    `json:"items" doc:"The items of this page."`
 	Next  string `json:"next,omitempty" doc:"Token of the next page; absent on the last."`
 }
 
@@ -48,13 +48,13 @@ func (i *ListInfo) Include(page ListInfo) {
 
 // AttemptStatuses contains what the running attempts of a node have reported.
 type AttemptStatuses struct {
-	Node  string               `json:"node"`
-	Items []task.AttemptStatus `json:"items"`
+	Node  string               `json:"node" doc:"The node that answers."`
+	Items []task.AttemptStatus `json:"items" doc:"What its running attempts have reported."`
 }
 
 // AttemptCancel is the answer of a node that was asked to end one of its attempts.
 type AttemptCancel struct {
-	Node string `json:"node"`
+	Node string `json:"node" doc:"The node that answers."`
 	task.LateCancelled
 }
 
@@ -75,7 +75,7 @@ type Task struct {
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
 	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the task as it would be."`
-	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run failed, timed out or was lost with its attempts used up; until a later run succeeds, or somebody dismisses it or starts it again), frozen, paused, running, waiting (a run is in the queue), ended (no more ticks), ok."`
+	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run failed, timed out or was lost with its attempts used up; until a later run succeeds, or somebody dismisses it or starts it again), frozen, paused, running, waiting (a run is in the queue), ended (no more ticks), ok." enum:"unreadable,failing,frozen,paused,running,waiting,ended,ok"`
 	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last N recorded runs, the newest first."`
 }
 
@@ -93,9 +93,9 @@ const (
 
 // PastRun is a brief form of a recorded run.
 type PastRun struct {
-	ID     string     `json:"id"`
-	State  task.State `json:"state"`
-	Reason string     `json:"reason,omitempty"`
+	ID     string     `json:"id" doc:"The id of the run."`
+	State  task.State `json:"state" doc:"How it ended."`
+	Reason string     `json:"reason,omitempty" doc:"Why: one of the reasons in docs/why.md."`
 	Count  int64      `json:"count,omitempty" doc:"For a range of ticks that did not run: the number of ticks."`
 }
 
@@ -110,8 +110,8 @@ const (
 type BatchResult struct {
 	Line      int       `json:"line" doc:"The line in the request body, counted from 1."`
 	Namespace string    `json:"namespace,omitempty" doc:"Absent, like name, if the line cannot be read."`
-	Name      string    `json:"name,omitempty"`
-	Result    string    `json:"result" doc:"created, configured, unchanged or failed."`
+	Name      string    `json:"name,omitempty" doc:"The name of the task in the line."`
+	Result    string    `json:"result" doc:"created, configured, unchanged or failed." enum:"created,configured,unchanged,failed"`
 	Revision  int64     `json:"revision,omitempty" doc:"The task's; absent if it failed."`
 	Next      task.Time `json:"next,omitzero" doc:"The next tick; absent if the task is paused or has none."`
 	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by this line, or because it failed too often."`
@@ -159,7 +159,7 @@ type TriggerRequest struct {
 
 // Occurrence is one tick of a schedule.
 type Occurrence struct {
-	Time  task.Time `json:"time"`
+	Time  task.Time `json:"time" doc:"The tick."`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
 	Note  string    `json:"note" doc:"gap, fold, or empty."`
 	// DueBefore is set for a schedule with jitter without a known task, whose uid would determine the due time.
@@ -170,10 +170,10 @@ type Occurrence struct {
 
 // Coming is a future tick in a list of the ticks of many tasks.
 type Coming struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
 	Occurrence
-	Timezone string         `json:"timezone"`
+	Timezone string         `json:"timezone" doc:"The time zone of the schedule, a name from the tz database."`
 	Schedule task.Schedules `json:"schedule" doc:"The schedule in effect, with H replaced by its values."`
 }
 
@@ -193,12 +193,12 @@ type TaskVersion struct {
 
 // DeletedTask is a task that was deleted within the last week.
 type DeletedTask struct {
-	Namespace  string     `json:"namespace"`
-	Name       string     `json:"name"`
+	Namespace  string     `json:"namespace" doc:"The namespace of the task."`
+	Name       string     `json:"name" doc:"The name of the task."`
 	UID        string     `json:"uid,omitempty" doc:"That of the deleted task. An undeleted task has a new one."`
-	Generation int64      `json:"generation,omitempty"`
-	DeletedAt  task.Time  `json:"deleted_at"`
-	DeletedBy  string     `json:"deleted_by,omitempty"`
+	Generation int64      `json:"generation,omitempty" doc:"The number of the version of the task: it increases by one with each change."`
+	DeletedAt  task.Time  `json:"deleted_at" doc:"When it was deleted."`
+	DeletedBy  string     `json:"deleted_by,omitempty" doc:"Who deleted it."`
 	Why        string     `json:"why,omitempty" doc:"Why the task was deleted, if nobody did."`
 	Until      task.Time  `json:"until" doc:"The task can be undeleted until then."`
 	Spec       *task.Spec `json:"spec,omitempty" doc:"What undelete creates. Absent: the task cannot be undeleted."`
@@ -234,7 +234,7 @@ type ClusterSettings struct {
 type ScheduleRequest struct {
 	Schedule task.Schedules `json:"schedule" doc:"One expression or a list."`
 	Timezone string         `json:"timezone,omitempty" doc:"A name from the tz database. Default: UTC."`
-	DST      task.DST       `json:"dst,omitzero"`
+	DST      task.DST       `json:"dst,omitzero" doc:"What the schedule does where the clocks change."`
 	Start    task.Time      `json:"start,omitzero" doc:"No ticks before this."`
 	End      task.Time      `json:"end,omitzero" doc:"No ticks after this."`
 	Jitter   task.Duration  `json:"jitter,omitzero" doc:"The maximum delay of a tick by jitter."`
@@ -247,38 +247,38 @@ type ScheduleRequest struct {
 
 // Key is an etcd key that belongs to a task.
 type Key struct {
-	Key     string `json:"key"`
+	Key     string `json:"key" doc:"The key."`
 	What    string `json:"what" doc:"spec, entry, queue, history, dead, versions, inbox, watermark or owner."`
-	Present bool   `json:"present"`
+	Present bool   `json:"present" doc:"Whether etcd has this key now."`
 }
 
 // Keys are the etcd keys of a task, and how to read them without Carillon.
 type Keys struct {
-	Items   []Key  `json:"items"`
+	Items   []Key  `json:"items" doc:"The keys of the task, with what each of them is for."`
 	Command string `json:"command" doc:"A command line of etcdctl that prints the spec and the entry."`
 }
 
 // ClusterStatus is the state of the cluster.
 type ClusterStatus struct {
-	ID          string        `json:"id"`
-	Shards      int           `json:"shards"`
-	Epoch       int           `json:"epoch"`
-	Schema      int           `json:"schema"`
-	CreatedAt   task.Time     `json:"created_at"`
+	ID          string        `json:"id" doc:"Identifies the cluster."`
+	Shards      int           `json:"shards" doc:"The number of shards."`
+	Epoch       int           `json:"epoch" doc:"Increases by one with each restore of etcd from a snapshot."`
+	Schema      int           `json:"schema" doc:"The version of the layout of keys in etcd."`
+	CreatedAt   task.Time     `json:"created_at" doc:"When the cluster was created."`
 	ChangedBy   string        `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
-	ChangedAt   task.Time     `json:"changed_at,omitzero"`
+	ChangedAt   task.Time     `json:"changed_at,omitzero" doc:"When its settings were last changed."`
 	Change      string        `json:"change,omitempty" doc:"The kind of change, if it is not a setting."`
 	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
-	Nodes       int           `json:"nodes"`
+	Nodes       int           `json:"nodes" doc:"The number of nodes that are present."`
 	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are blocked accept no runs."`
 	Blocked     int           `json:"nodes_blocked" doc:"Ready nodes that accept no runs, because their hosts are over their own limits, their policies cannot be read, or too many starts hang."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
-	Tasks       int64         `json:"tasks"`
-	ActiveRuns  int64         `json:"active_runs"`
+	Tasks       int64         `json:"tasks" doc:"The number of tasks."`
+	ActiveRuns  int64         `json:"active_runs" doc:"The number of attempts in the inboxes of nodes."`
 	Unreadable  int           `json:"unreadable_entries" doc:"Tasks that have no ticks because their entry cannot be read."`
-	Etcd        []EtcdMember  `json:"etcd"`
-	Revisions   Revisions     `json:"etcd_revisions"`
-	Room        *Room         `json:"room,omitempty"`
+	Etcd        []EtcdMember  `json:"etcd" doc:"The members of etcd."`
+	Revisions   Revisions     `json:"etcd_revisions" doc:"Which revisions etcd has."`
+	Room        *Room         `json:"room,omitempty" doc:"How to make space in etcd, while it is full: commands."`
 	Format      FormatStatus  `json:"format" doc:"The format of the records in etcd."`
 	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect. Runs that they cover do not start."`
 	CatchUpRate int           `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
@@ -297,7 +297,7 @@ type ClusterStatus struct {
 
 // Revisions are the revisions that etcd keeps.
 type Revisions struct {
-	Newest int64 `json:"newest"`
+	Newest int64 `json:"newest" doc:"The current revision."`
 	Oldest int64 `json:"oldest" doc:"The oldest revision that has not been compacted; 1 if etcd was never compacted, 0 if this is unknown."`
 }
 
@@ -315,16 +315,16 @@ type EtcdMember struct {
 	ID       string   `json:"id,omitempty" doc:"Hexadecimal, as etcdctl prints it."`
 	PeerURL  string   `json:"peer_url,omitempty" doc:"The URL at which the other members reach it."`
 	Socket   string   `json:"socket,omitempty" doc:"For an embedded etcd of another node: the socket for etcdctl, on its host."`
-	Endpoint string   `json:"endpoint"`
-	Version  string   `json:"version,omitempty"`
-	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`
-	DBInUse  int64    `json:"db_in_use,omitempty" doc:"Bytes of them in use."`
+	Endpoint string   `json:"endpoint" doc:"The address for clients of the member."`
+	Version  string   `json:"version,omitempty" doc:"The version of etcd."`
+	DBSize   int64    `json:"db_size,omitempty" doc:"The size of its database on disk, in bytes."`
+	DBInUse  int64    `json:"db_in_use,omitempty" doc:"How many of these bytes are in use."`
 	DBQuota  int64    `json:"db_quota,omitempty" doc:"Size in bytes at which etcd stops accepting writes."`
-	Leader   bool     `json:"leader"`
-	Learner  bool     `json:"learner,omitempty"`
+	Leader   bool     `json:"leader" doc:"It is the leader."`
+	Learner  bool     `json:"learner,omitempty" doc:"It does not vote yet."`
 	Index    int64    `json:"raft_index,omitempty" doc:"The index of the last committed entry in its log."`
 	Applied  int64    `json:"raft_applied,omitempty" doc:"The index of the last applied entry."`
-	Alarms   []string `json:"alarms"`
+	Alarms   []string `json:"alarms" doc:"Its alarms, such as NOSPACE."`
 	Fault    string   `json:"fault,omitempty" doc:"Why Carillon does not support this version of etcd."`
 	Error    string   `json:"error,omitempty" doc:"Why it did not respond, or responded with an error."`
 }
@@ -351,26 +351,26 @@ type AddMemberRequest struct {
 
 // MemberChange is the result of adding or removing a member.
 type MemberChange struct {
-	Name           string `json:"name"`
+	Name           string `json:"name" doc:"The name of the member."`
 	InitialCluster string `json:"initial_cluster" doc:"The new value of --initial-cluster."`
-	Members        int    `json:"members"`
-	Warning        string `json:"warning,omitempty"`
+	Members        int    `json:"members" doc:"All members after the change."`
+	Warning        string `json:"warning,omitempty" doc:"What you should check, as text."`
 	WarningCode    string `json:"warning_code,omitempty" doc:"The kind of warning, for programs."`
 }
 
 // Version contains the versions of a server.
 type Version struct {
-	Version string `json:"version"`
-	Node    string `json:"node"`
-	Cluster string `json:"cluster"`
-	Go      string `json:"go"`
+	Version string `json:"version" doc:"The version of Carillon."`
+	Node    string `json:"node" doc:"The node that answers."`
+	Cluster string `json:"cluster" doc:"The id of the cluster."`
+	Go      string `json:"go" doc:"The version of Go with which it was built."`
 }
 
 // Problem is an error in the format of RFC 9457.
 type Problem struct {
 	Type   string `json:"type" doc:"about:blank: the status and the code identify the problem."`
 	Title  string `json:"title" doc:"The status in words."`
-	Status int    `json:"status"`
+	Status int    `json:"status" doc:"The status of the HTTP answer."`
 	Detail string `json:"detail" doc:"The error message: the quoted value and the rule."`
 	Code   string `json:"code" doc:"The error code, for programs."`
 	Field  string `json:"field,omitempty" doc:"The path of the invalid field."`
@@ -436,10 +436,10 @@ type FieldChange = task.FieldChange
 // moved ones at their new times, are exactly the ticks after it.
 type TickChange struct {
 	From  task.Time `json:"from" doc:"The time of the dry run. Schedules that count from the write, such as @every, count from here. The real write shifts them by the time that passes until then."`
-	Until task.Time `json:"until"`
-	Come  int       `json:"come"`
-	Go    int       `json:"go"`
-	Move  int       `json:"move"`
+	Until task.Time `json:"until" doc:"The comparison ends at this time."`
+	Come  int       `json:"come" doc:"Ticks that are added."`
+	Go    int       `json:"go" doc:"Ticks that are removed."`
+	Move  int       `json:"move" doc:"Ticks that move."`
 	// Ticks are the first of these ticks.
 	Ticks []TickMove `json:"ticks" doc:"The ticks in order of time, up to the requested number."`
 }
@@ -453,7 +453,7 @@ type TickMove struct {
 
 // TickTime is a tick with its due time.
 type TickTime struct {
-	Time  task.Time `json:"time"`
+	Time  task.Time `json:"time" doc:"The tick."`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
 	DueAt task.Time `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 	// DueBefore is set for a task that does not exist yet. With jitter, the due time of a tick follows from the

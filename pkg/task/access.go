@@ -9,15 +9,15 @@ import (
 
 // Role is a named list of rules. A binding gives it to subjects.
 type Role struct {
-	Name        string `json:"name"`
+	Name        string `json:"name" doc:"The name of the role."`
 	UID         string `json:"uid,omitempty" doc:"Identifies this role. A role that is deleted and created again gets a new uid, and earlier bindings do not apply to it."`
-	Description string `json:"description,omitempty"`
-	Rules       []Rule `json:"rules"`
+	Description string `json:"description,omitempty" doc:"What it is for, as text."`
+	Rules       []Rule `json:"rules" doc:"What the role allows."`
 	BuiltIn     bool   `json:"built_in,omitempty" doc:"The role is part of Carillon and cannot be changed."`
-	CreatedAt   Time   `json:"created_at,omitzero"`
-	CreatedBy   string `json:"created_by,omitempty"`
-	UpdatedAt   Time   `json:"updated_at,omitzero"`
-	UpdatedBy   string `json:"updated_by,omitempty"`
+	CreatedAt   Time   `json:"created_at,omitzero" doc:"When it was created."`
+	CreatedBy   string `json:"created_by,omitempty" doc:"Who created it."`
+	UpdatedAt   Time   `json:"updated_at,omitzero" doc:"When it was last changed."`
+	UpdatedBy   string `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision    int64  `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -30,18 +30,18 @@ type Rule struct {
 
 // Binding gives a role to subjects, in namespaces or in the whole cluster.
 type Binding struct {
-	Name       string            `json:"name"`
-	Role       string            `json:"role"`
+	Name       string            `json:"name" doc:"The name of the binding."`
+	Role       string            `json:"role" doc:"The name of the role that it gives."`
 	RoleUID    string            `json:"role_uid,omitempty" doc:"The uid of the role that the binding was made for."`
 	Subjects   []string          `json:"subjects" doc:"For example user:ann, service:ci or cert:deploy."`
 	Namespaces []string          `json:"namespaces,omitempty" doc:"Names, or prefixes that end in *. Not together with cluster."`
 	Cluster    bool              `json:"cluster,omitempty" doc:"The role applies to every namespace, and to nodes, the cluster, namespaces, access and audit records."`
 	Labels     map[string]string `json:"labels,omitempty" doc:"Only tasks with all of these labels, and their runs. The subjects can read the other tasks of the namespaces, too."`
 	Until      Time              `json:"until,omitzero" doc:"When the binding ends. Absent: never."`
-	Reason     string            `json:"reason,omitempty"`
-	CreatedAt  Time              `json:"created_at,omitzero"`
-	CreatedBy  string            `json:"created_by,omitempty"`
-	UpdatedAt  Time              `json:"updated_at,omitzero"`
+	Reason     string            `json:"reason,omitempty" doc:"Why it was created, as text."`
+	CreatedAt  Time              `json:"created_at,omitzero" doc:"When it was created."`
+	CreatedBy  string            `json:"created_by,omitempty" doc:"Who created it."`
+	UpdatedAt  Time              `json:"updated_at,omitzero" doc:"When it was last changed."`
 	UpdatedBy  string            `json:"updated_by,omitempty" doc:"Who wrote the binding last."`
 	Revision   int64             `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
@@ -49,18 +49,18 @@ type Binding struct {
 // Namespace is the record of a namespace: tasks can be created only in a namespace that has
 // one. It limits what the tasks of the namespace may be. Anything that it does not list is forbidden.
 type Namespace struct {
-	Name        string   `json:"name"`
-	Description string   `json:"description,omitempty"`
+	Name        string   `json:"name" doc:"The name of the namespace."`
+	Description string   `json:"description,omitempty" doc:"What it is for, as text."`
 	RunAs       []string `json:"run_as,omitempty" doc:"The OS users that tasks may name; * for any. A task that names no user runs as the default_user of its node."`
 	Groups      []string `json:"groups,omitempty" doc:"The OS groups that tasks may name; * for any except numbers and groups whose members are root in effect, such as docker."`
 	Shell       bool     `json:"shell,omitempty" doc:"Tasks may use shell actions."`
 	EnvFiles    []string `json:"env_files,omitempty" doc:"The files on nodes that tasks may read, with env_from and stdin: absolute paths, directories that end in /, or * for any."`
 	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`
 	AuditReads  bool     `json:"audit_reads,omitempty" doc:"Each request that reads the output of a run writes an audit record first, and is refused if it cannot be written. Records of runs do not have the end of the output."`
-	CreatedAt   Time     `json:"created_at,omitzero"`
-	CreatedBy   string   `json:"created_by,omitempty"`
-	UpdatedAt   Time     `json:"updated_at,omitzero"`
-	UpdatedBy   string   `json:"updated_by,omitempty"`
+	CreatedAt   Time     `json:"created_at,omitzero" doc:"When it was created."`
+	CreatedBy   string   `json:"created_by,omitempty" doc:"Who created it."`
+	UpdatedAt   Time     `json:"updated_at,omitzero" doc:"When it was last changed."`
+	UpdatedBy   string   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision    int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -74,8 +74,8 @@ const (
 
 // Token is what Carillon shows of an API token: everything but its secret.
 type Token struct {
-	ID        string      `json:"id"`
-	Kind      string      `json:"kind,omitempty" doc:"session: of a login in a browser; link: a login link, which becomes a session once. Absent: a token that somebody created to keep."`
+	ID        string      `json:"id" doc:"Identifies the token. It is not secret."`
+	Kind      string      `json:"kind,omitempty" doc:"session: of a login in a browser; link: a login link, which becomes a session once. Absent: a token that somebody created to keep." enum:"session,link"`
 	Subject   string      `json:"subject" doc:"The subject of the token: user:NAME or service:NAME; unix:root for a session or a login link that root on the host of a node has created without a token."`
 	Groups    []string    `json:"groups,omitempty" doc:"Of the session of a login with an identity provider: the groups of the person at that login. The session also has what their bindings give."`
 	Name      string      `json:"name,omitempty" doc:"Of such a session: the name of the person. It is only shown."`
@@ -85,9 +85,9 @@ type Token struct {
 	Scope     *TokenScope `json:"scope,omitempty" doc:"Limits what the token may do. Absent: everything that its subject may do."`
 	CIDRs     []string    `json:"cidrs,omitempty" doc:"The addresses from which the token is accepted. Absent: any."`
 	Until     Time        `json:"until,omitzero" doc:"When the token expires. Absent: never."`
-	Reason    string      `json:"reason,omitempty"`
-	CreatedAt Time        `json:"created_at"`
-	CreatedBy string      `json:"created_by,omitempty"`
+	Reason    string      `json:"reason,omitempty" doc:"Why it was created, as text."`
+	CreatedAt Time        `json:"created_at" doc:"When it was created."`
+	CreatedBy string      `json:"created_by,omitempty" doc:"Who created it."`
 }
 
 // TokenScope narrows a token: it may do what both its subject and the scope allow.
@@ -95,7 +95,7 @@ type TokenScope struct {
 	Role       string            `json:"role" doc:"The name of a role."`
 	RoleUID    string            `json:"role_uid,omitempty" doc:"The uid of the role that the token was made for."`
 	Namespaces []string          `json:"namespaces,omitempty" doc:"Names, or prefixes that end in *. Absent: the whole cluster."`
-	Labels     map[string]string `json:"labels,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty" doc:"The labels that a task must have."`
 }
 
 // AuditRecord says who changed what. It is written by the transaction that makes the change. Some say who has read what.
@@ -109,8 +109,8 @@ type AuditRecord struct {
 	Address     string        `json:"address,omitempty" doc:"The address that the request came from."`
 	Operation   string        `json:"operation" doc:"The operation of the API, for example pause-task."`
 	Objects     []AuditObject `json:"objects,omitempty" doc:"What the transaction changed. A batch has one record for each transaction."`
-	Reason      string        `json:"reason,omitempty"`
-	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read; of a read that another node has forwarded: forwarded, in addition to the record of that node."`
+	Reason      string        `json:"reason,omitempty" doc:"Why, as the caller wrote it; of a refused login: why it was refused."`
+	Outcome     string        `json:"outcome,omitempty" doc:"Of an operation that is not one transaction: intended, done or failed; of a refused login: refused; of a read: read; of a read that another node has forwarded: forwarded, in addition to the record of that node." enum:"intended,done,failed,refused,read,forwarded"`
 	Late        bool          `json:"late,omitempty" doc:"etcd was full, so the record was written after the change."`
 	Revision    int64         `json:"revision,omitempty" doc:"The revision of the change."`
 	Gap         *AuditGap     `json:"gap,omitempty" doc:"Of the operation audit-gap, which is not a request: audit records that were removed from etcd. subject is whose they were, and time that of the newest of them."`
@@ -119,7 +119,7 @@ type AuditRecord struct {
 // AuditGap says which audit records were removed from etcd. There is one for all records that were too old, and one for each
 // subject whose records were removed because all together took more than their share of etcd's quota.
 type AuditGap struct {
-	Why           string `json:"why" doc:"age: they were older than 30 days. size: the audit records took more than their share of etcd's quota."`
+	Why           string `json:"why" doc:"age: they were older than 30 days. size: the audit records took more than their share of etcd's quota." enum:"age,size"`
 	Subject       string `json:"subject,omitempty" doc:"Whose records were removed. Absent: those of several subjects."`
 	Access        bool   `json:"access,omitempty" doc:"Of size: records of changes of access. Absent: other records."`
 	From          Time   `json:"from,omitzero" doc:"The time of the oldest of them."`
@@ -152,12 +152,12 @@ func (g *AuditGap) Covers(revision int64, isAccess bool) bool {
 // which contain no secrets apart from the hash of a token, and never that hash.
 type AuditObject struct {
 	Kind       string        `json:"kind" doc:"task, run, alert, silence, alert-rule, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
-	Namespace  string        `json:"namespace,omitempty"`
+	Namespace  string        `json:"namespace,omitempty" doc:"The namespace of the object, if it belongs to one."`
 	Name       string        `json:"name,omitempty" doc:"Of a run: the task's name. Of an alert: TASK:KIND. Of a silence: its ID."`
-	Run        string        `json:"run,omitempty"`
+	Run        string        `json:"run,omitempty" doc:"The id of the run, of a record of a run."`
 	Change     string        `json:"change" doc:"put, delete or read."`
-	UID        string        `json:"uid,omitempty"`
-	Generation int64         `json:"generation,omitempty"`
+	UID        string        `json:"uid,omitempty" doc:"The uid of the task."`
+	Generation int64         `json:"generation,omitempty" doc:"The generation of the task after the change."`
 	Hash       string        `json:"hash,omitempty" doc:"The first 32 digits of the SHA-256 of the new record. Equal records have equal hashes."`
 	Fields     []string      `json:"fields,omitempty" doc:"The names of the fields that changed. Of a run that was triggered: what the request gave to it, such as args, target or env.NAME; never values."`
 	Changes    []FieldChange `json:"changes,omitempty" doc:"Of a role, a binding, a namespace, a node limit or a token: the fields that changed, with their values. A new record has all its fields with to, a deleted one with from."`
@@ -233,10 +233,10 @@ func ActorName(actor string) string {
 type NodeLimit struct {
 	Name      string   `json:"name" doc:"The name of a node, or a prefix of names that ends in *. The longest match applies to a node."`
 	Labels    []string `json:"labels" doc:"The labels that the node may have: KEY=VALUE, KEY=* for any value, or * for any label. The labels node, os and arch are always allowed."`
-	CreatedAt Time     `json:"created_at,omitzero"`
-	CreatedBy string   `json:"created_by,omitempty"`
-	UpdatedAt Time     `json:"updated_at,omitzero"`
-	UpdatedBy string   `json:"updated_by,omitempty"`
+	CreatedAt Time     `json:"created_at,omitzero" doc:"When it was created."`
+	CreatedBy string   `json:"created_by,omitempty" doc:"Who created it."`
+	UpdatedAt Time     `json:"updated_at,omitzero" doc:"When it was last changed."`
+	UpdatedBy string   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision  int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -245,15 +245,15 @@ const MaxNodeLimitLabels = 256
 
 // Secret is the metadata of a secret. It does not contain the values.
 type Secret struct {
-	Namespace  string   `json:"namespace"`
-	Name       string   `json:"name"`
+	Namespace  string   `json:"namespace" doc:"The namespace of the secret."`
+	Name       string   `json:"name" doc:"The name of the secret."`
 	Keys       []string `json:"keys" doc:"The names of its values, in order."`
 	KeyID      string   `json:"key_id" doc:"The key of the nodes with which the values are encrypted."`
 	Generation int64    `json:"generation" doc:"Grows by one with each write, even after a delete within the last week."`
 	Change     string   `json:"change" doc:"The kind of the last write: set or rotated."`
-	CreatedAt  Time     `json:"created_at"`
-	UpdatedAt  Time     `json:"updated_at"`
-	UpdatedBy  string   `json:"updated_by,omitempty"`
+	CreatedAt  Time     `json:"created_at" doc:"When it was created."`
+	UpdatedAt  Time     `json:"updated_at" doc:"When it was last changed."`
+	UpdatedBy  string   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision   int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 

@@ -155,13 +155,13 @@ func (a *Alerts) ExpectsNothing() bool {
 // Alert is open while an expectation of a task is not met. A closed alert is kept for two hours, in which it can open again.
 type Alert struct {
 	ID        int64     `json:"id,omitempty" record:"-" doc:"The create revision of the record, which other alerts may share. Answers of the API do not contain it."`
-	Namespace string    `json:"namespace,omitempty" record:"-"`
-	Task      string    `json:"task,omitempty" record:"-"`
-	Kind      AlertKind `json:"kind,omitempty" record:"-"`
+	Namespace string    `json:"namespace,omitempty" record:"-" doc:"The namespace of the task."`
+	Task      string    `json:"task,omitempty" record:"-" doc:"The name of the task."`
+	Kind      AlertKind `json:"kind,omitempty" record:"-" doc:"The expectation that is not met."`
 	Receiver  string    `json:"receiver,omitempty" record:"-" doc:"With kind more: the receiver of the alerts that are counted."`
 	Code      string    `json:"code,omitempty" record:"-" doc:"With kind cluster: the problem."`
 
-	UID      string            `json:"uid,omitempty"`
+	UID      string            `json:"uid,omitempty" doc:"Identifies the task. A task that is created again under the same name has another one."`
 	Since    Time              `json:"since" doc:"Since when the expectation is not met."`
 	OpenedAt Time              `json:"opened_at" doc:"When the alert was opened, or opened again."`
 	Run      string            `json:"run,omitempty" doc:"The newest failed run when the alert was opened."`
@@ -174,36 +174,36 @@ type Alert struct {
 	Rule     string            `json:"rule,omitempty" doc:"The rule that expects it; absent if the task does itself."`
 	Openings int               `json:"openings,omitempty" doc:"How often the alert was opened."`
 	// Opened holds the times of the last openings before OpenedAt, at most two, the newest last. They show whether the alert flaps.
-	Opened []Time `json:"opened,omitempty"`
+	Opened []Time `json:"opened,omitempty" doc:"When the alert opened."`
 	// Base is the create revision of the last success when the alert was opened. A dead run with a higher create revision keeps
 	// an alert of kind failures open.
-	Base         int64       `json:"base,omitempty"`
+	Base         int64       `json:"base,omitempty" doc:"The time from which the expectation is judged."`
 	Acknowledged *AlertMark  `json:"acknowledged,omitempty" doc:"Who works on it. An acknowledged alert is not sent again while it stays open."`
 	Closed       *AlertClose `json:"closed,omitempty" doc:"Absent while the alert is open."`
 	// Former holds the alerts of former tasks of the name that closed shortly before this one opened, at most two, the newest last.
 	// Receivers have yet to be told of their closings. Answers of the API do not contain it.
-	Former []FormerAlert `json:"former,omitempty"`
+	Former []FormerAlert `json:"former,omitempty" doc:"The alert of the same kind that was closed a short time ago."`
 	// Mod is the mod revision of the record.
 	Mod int64 `json:"-"`
 }
 
 // FormerAlert is what is left of an alert whose record has been taken by an alert of another task with the same name.
 type FormerAlert struct {
-	UID    string     `json:"uid"`
-	Since  Time       `json:"since"`
-	Closed AlertClose `json:"closed"`
+	UID    string     `json:"uid" doc:"Identifies the alert."`
+	Since  Time       `json:"since" doc:"When it opened."`
+	Closed AlertClose `json:"closed" doc:"When it was closed."`
 }
 
 // AlertMark says who did something, and when.
 type AlertMark struct {
-	At Time   `json:"at"`
-	By string `json:"by"`
+	At Time   `json:"at" doc:"When."`
+	By string `json:"by" doc:"Who."`
 }
 
 // AlertClose says how an alert was closed.
 type AlertClose struct {
-	At  Time        `json:"at"`
-	Why AlertReason `json:"why"`
+	At  Time        `json:"at" doc:"When it was closed."`
+	Why AlertReason `json:"why" doc:"Why it was closed."`
 	By  string      `json:"by,omitempty" doc:"The person who caused it."`
 	Run string      `json:"run,omitempty" doc:"The run that succeeded."`
 	// Failures is how many runs in a row had failed before the one that succeeded, if that is known.
@@ -325,17 +325,17 @@ func (k *AlertKeys) UnmarshalJSON(text []byte) error {
 
 // AlertSilence suppresses the messages about the alerts of some tasks of a namespace until it ends. The alerts still open and close.
 type AlertSilence struct {
-	ID        string `json:"id,omitempty" record:"-"`
-	Namespace string `json:"namespace,omitempty" record:"-"`
+	ID        string `json:"id,omitempty" record:"-" doc:"Identifies the silence."`
+	Namespace string `json:"namespace,omitempty" record:"-" doc:"The namespace of the silence."`
 	Selector  string `json:"selector,omitempty" doc:"The labels of the tasks." oneof:"tasks,required"`
 	Glob      string `json:"glob,omitempty" doc:"The names of the tasks, with * and ?." oneof:"tasks,required"`
-	Since     Time   `json:"since"`
+	Since     Time   `json:"since" doc:"When it began."`
 	Until     Time   `json:"until" doc:"At most 30 days after since."`
-	By        string `json:"by,omitempty"`
-	Reason    string `json:"reason,omitempty" maxLength:"256"`
+	By        string `json:"by,omitempty" doc:"Who created it."`
+	Reason    string `json:"reason,omitempty" maxLength:"256" doc:"Why, as its author wrote it."`
 	EndedBy   string `json:"ended_by,omitempty" doc:"Who ended it before its time; until is when."`
 	// NamespaceRev is the create revision of the namespace's record. A silence is void in a namespace that was created later.
-	NamespaceRev int64 `json:"namespace_rev,omitempty"`
+	NamespaceRev int64 `json:"namespace_rev,omitempty" doc:"The create revision of the namespace to which it belongs."`
 	// Mod is the mod revision of the record.
 	Mod int64 `json:"-"`
 }

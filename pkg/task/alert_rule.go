@@ -2,17 +2,17 @@ package task
 
 // AlertRule says what is expected of those tasks of a namespace that have no alerts block of their own.
 type AlertRule struct {
-	Name        string `json:"name" record:"-"`
-	Namespace   string `json:"namespace,omitempty" record:"-"`
-	Description string `json:"description,omitempty" maxLength:"4096"`
+	Name        string `json:"name" record:"-" doc:"The name of the rule."`
+	Namespace   string `json:"namespace,omitempty" record:"-" doc:"The namespace of the rule."`
+	Description string `json:"description,omitempty" maxLength:"4096" doc:"What it is for, as text."`
 	Selector    string `json:"selector,omitempty" doc:"The labels of the tasks, such as team=data." absent:"all tasks of the namespace" maxLength:"1024"`
-	Alerts      Alerts `json:"alerts"`
-	CreatedAt   Time   `json:"created_at,omitzero"`
-	CreatedBy   string `json:"created_by,omitempty"`
-	UpdatedAt   Time   `json:"updated_at,omitzero"`
-	UpdatedBy   string `json:"updated_by,omitempty"`
+	Alerts      Alerts `json:"alerts" doc:"What the rule expects of its tasks, and whom it notifies."`
+	CreatedAt   Time   `json:"created_at,omitzero" doc:"When it was created."`
+	CreatedBy   string `json:"created_by,omitempty" doc:"Who created it."`
+	UpdatedAt   Time   `json:"updated_at,omitzero" doc:"When it was last changed."`
+	UpdatedBy   string `json:"updated_by,omitempty" doc:"Who changed it last."`
 	// Revision is the mod revision of the record.
-	Revision int64 `json:"revision,omitempty" record:"-"`
+	Revision int64 `json:"revision,omitempty" record:"-" doc:"The etcd revision of its last change."`
 }
 
 // MaxAlertRules is how many rules a namespace may have.

@@ -85,13 +85,13 @@ var verdictMeanings = []VerdictMeaning{
 
 // Answer explains why a task ran, did not run, or will run at a time: a sentence, followed by the evidence.
 type Answer struct {
-	Namespace string  `json:"namespace"`
-	Task      string  `json:"task"`
+	Namespace string  `json:"namespace" doc:"The namespace of the task."`
+	Task      string  `json:"task" doc:"The name of the task."`
 	Verdict   Verdict `json:"verdict" doc:"One of the verdicts in docs/why.md."`
 	Sentence  string  `json:"sentence" doc:"The answer in one sentence."`
 	Reason    string  `json:"reason,omitempty" doc:"One of the reasons in docs/why.md, if the outcome has one."`
 
-	Asked   AskedTime       `json:"asked"`
+	Asked   AskedTime       `json:"asked" doc:"The time that was asked about."`
 	Tick    *Tick           `json:"tick,omitempty" doc:"The tick that the answer is about; absent if the answer is not about a tick."`
 	Before  *Tick           `json:"before,omitempty" doc:"The nearest tick before a time that is not a tick."`
 	After   *Tick           `json:"after,omitempty" doc:"The nearest tick after it."`
@@ -119,39 +119,39 @@ type Answer struct {
 // AskedTime is the time or the range in a question.
 type AskedTime struct {
 	At       string `json:"at,omitempty" doc:"The time as you wrote it."`
-	From     string `json:"from,omitempty"`
-	To       string `json:"to,omitempty"`
+	From     string `json:"from,omitempty" doc:"The beginning of the range, as you wrote it."`
+	To       string `json:"to,omitempty" doc:"The end of the range, as you wrote it."`
 	Timezone string `json:"timezone" doc:"The time zone for local times."`
 	Times    []Time `json:"times,omitempty" doc:"The times in question: none if the local time is in a gap, two if it exists twice, or the ends of a range."`
-	Note     string `json:"note,omitempty" doc:"gap or fold."`
+	Note     string `json:"note,omitempty" doc:"gap or fold." enum:"gap,fold"`
 }
 
 // Tick is a tick in the form in which users see it.
 type Tick struct {
-	Time  Time   `json:"time"`
+	Time  Time   `json:"time" doc:"The tick."`
 	Local string `json:"local" doc:"The same instant in the zone of the answer, with its offset."`
 	DueAt Time   `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
-	Note  string `json:"note,omitempty" doc:"gap: the tick replaces local times that do not exist. fold: its local time exists twice."`
+	Note  string `json:"note,omitempty" doc:"gap: the tick replaces local times that do not exist. fold: its local time exists twice." enum:"gap,fold"`
 }
 
 // VersionInForce is a version of a task, with the time during which it was in force.
 type VersionInForce struct {
-	Generation int64     `json:"generation"`
-	Since      Time      `json:"since"`
+	Generation int64     `json:"generation" doc:"The number of the version of the task: it increases by one with each change."`
+	Since      Time      `json:"since" doc:"When it was stored."`
 	Until      Time      `json:"until,omitzero" doc:"Absent if it is in force now."`
-	By         string    `json:"by,omitempty"`
-	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed, rolled_back or undeleted."`
-	Schedule   Schedules `json:"schedule"`
-	Timezone   string    `json:"timezone"`
-	DST        DST       `json:"dst,omitzero"`
+	By         string    `json:"by,omitempty" doc:"Who stored it."`
+	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed, rolled_back or undeleted." enum:"created,updated,paused,resumed,rolled_back,undeleted"`
+	Schedule   Schedules `json:"schedule" doc:"The expressions of the schedule."`
+	Timezone   string    `json:"timezone" doc:"The time zone of the schedule, a name from the tz database."`
+	DST        DST       `json:"dst,omitzero" doc:"What the schedule does where the clocks change."`
 	ReplacedBy string    `json:"replaced_by,omitempty" doc:"The user who created the next version."`
 }
 
 // Ownership is the owner of a shard at a time.
 type Ownership struct {
-	Shard   int    `json:"shard"`
+	Shard   int    `json:"shard" doc:"The shard that contains the task."`
 	Node    string `json:"node,omitempty" doc:"The node that it was assigned to at that time; absent if that is no longer on record."`
-	Since   Time   `json:"since,omitzero"`
+	Since   Time   `json:"since,omitzero" doc:"Since when it was the owner."`
 	Until   Time   `json:"until,omitzero" doc:"Absent if it still is the owner."`
 	Next    string `json:"next,omitempty" doc:"The node that it was assigned to next."`
 	Present bool   `json:"present" doc:"Whether that node is present now."`
@@ -159,26 +159,26 @@ type Ownership struct {
 
 // Deletion is the record of a deleted task.
 type Deletion struct {
-	UID        string `json:"uid"`
-	Generation int64  `json:"generation,omitempty"`
-	At         Time   `json:"deleted_at"`
-	By         string `json:"deleted_by,omitempty"`
-	Why        string `json:"why,omitempty"`
+	UID        string `json:"uid" doc:"Identifies the task. A task that is created again under the same name has another one."`
+	Generation int64  `json:"generation,omitempty" doc:"The number of the version of the task: it increases by one with each change."`
+	At         Time   `json:"deleted_at" doc:"When it was deleted."`
+	By         string `json:"deleted_by,omitempty" doc:"Who deleted it."`
+	Why        string `json:"why,omitempty" doc:"Why it was deleted, if that is known."`
 }
 
 // EvidenceLine is one line of evidence as text.
 type EvidenceLine struct {
-	What string `json:"what"`
-	Says string `json:"says"`
+	What string `json:"what" doc:"What the line is about."`
+	Says string `json:"says" doc:"What the records say about it."`
 }
 
 // Stretch is a sequence of consecutive ticks with the same verdict and the same reason.
 type Stretch struct {
-	Verdict  Verdict `json:"verdict"`
-	Reason   string  `json:"reason,omitempty"`
-	First    Time    `json:"first"`
-	Last     Time    `json:"last"`
+	Verdict  Verdict `json:"verdict" doc:"The verdict on these ticks."`
+	Reason   string  `json:"reason,omitempty" doc:"The reason of these outcomes."`
+	First    Time    `json:"first" doc:"The first of these ticks."`
+	Last     Time    `json:"last" doc:"The last of these ticks."`
 	Count    int64   `json:"count" doc:"The number of ticks, or of manual runs."`
 	Manual   bool    `json:"manual,omitempty" doc:"Whether these are manual runs instead of ticks."`
-	Sentence string  `json:"sentence"`
+	Sentence string  `json:"sentence" doc:"The same in one sentence."`
 }

@@ -18,7 +18,7 @@ type Board struct {
 	Freezes        []Freeze  `json:"freezes" doc:"The freezes in effect."`
 	Silent         []Silence `json:"silent" doc:"Scheduler nodes that did not respond within a second; their information is missing."`
 
-	ShardCount  int `json:"shard_count"`
+	ShardCount  int `json:"shard_count" doc:"The number of shards of the cluster."`
 	ShardsOwned int `json:"shards_owned" doc:"Shards whose owner is present."`
 	// Missing are the shards whose counts and items are not on the board.
 	Missing []int `json:"missing_shards" doc:"Shards that no node serves, or whose node has not answered: their tasks are neither counted nor listed."`
@@ -26,14 +26,14 @@ type Board struct {
 	Recent Recent `json:"recent" doc:"The last minute."`
 
 	BoardLists
-	Nodes []BoardNode `json:"nodes"`
+	Nodes []BoardNode `json:"nodes" doc:"The nodes that are present."`
 }
 
 // BoardCounts are the counts of the board. They can be added up over nodes.
 type BoardCounts struct {
 	Serving      int `json:"shards_served" doc:"Shards that are loaded and active."`
-	Tasks        int `json:"tasks"`
-	Paused       int `json:"paused"`
+	Tasks        int `json:"tasks" doc:"The number of tasks."`
+	Paused       int `json:"paused" doc:"The number of paused tasks."`
 	Unreadable   int `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
 	FailingCount int `json:"failing_count" doc:"Failing tasks: a run failed, timed out or was lost with its attempts used up, no later one has succeeded, and nobody has dismissed it or started it again."`
 	// AlertingCount counts no failing tasks, because FailingCount does.
@@ -91,40 +91,40 @@ type BoardLists struct {
 
 // BoardShard is a shard that decides no ticks.
 type BoardShard struct {
-	ID      int    `json:"id"`
-	Node    string `json:"node"`
+	ID      int    `json:"id" doc:"The number of the shard."`
+	Node    string `json:"node" doc:"Its owner."`
 	Since   Time   `json:"since" doc:"The time since which a tick is undecided or the shard is loading."`
-	Loading bool   `json:"loading,omitempty"`
+	Loading bool   `json:"loading,omitempty" doc:"Its owner is loading it."`
 }
 
 // BoardFailing is a failing task: it has a dead run after which no run has succeeded. The other fields describe the newest of
 // these runs. They are empty for callers who may not read runs.
 type BoardFailing struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
 	Run       string `json:"run" doc:"The run that failed last; empty if it is not known. This and the other fields about it are empty if you may not read runs."`
 	State     State  `json:"state" doc:"failed, timed_out or lost; failed as long as it is not known which."`
-	Reason    string `json:"reason,omitempty"`
-	ExitCode  *int   `json:"exit_code,omitempty"`
-	Node      string `json:"node,omitempty"`
+	Reason    string `json:"reason,omitempty" doc:"Why the run ended like this: one of the reasons in docs/why.md."`
+	ExitCode  *int   `json:"exit_code,omitempty" doc:"The exit code of the process. Absent: it did not exit by itself."`
+	Node      string `json:"node,omitempty" doc:"The node of the run."`
 	EndedAt   Time   `json:"ended_at,omitzero" doc:"When the run ended; absent if it is not known."`
 	InARow    int    `json:"in_a_row" doc:"How many runs have failed since the last success, as far as the owner of the shard knows."`
 }
 
 // BoardAlerting is a task with open alerts that is not failing.
 type BoardAlerting struct {
-	Namespace   string      `json:"namespace"`
-	Task        string      `json:"task"`
+	Namespace   string      `json:"namespace" doc:"The namespace of the task."`
+	Task        string      `json:"task" doc:"The name of the task."`
 	Kinds       []AlertKind `json:"kinds" doc:"The expectations that are not met."`
-	Severity    string      `json:"severity"`
+	Severity    string      `json:"severity" doc:"The severity of its alerts."`
 	LastSuccess Time        `json:"last_success,omitzero" doc:"When a run last succeeded; absent if it is not known."`
 }
 
 // BoardTick is a tick of a task.
 type BoardTick struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	Time      Time   `json:"time"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
+	Time      Time   `json:"time" doc:"The tick."`
 	DueAt     Time   `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 }
 
@@ -138,10 +138,10 @@ func (t BoardTick) Due() Time {
 
 // BoardRun is an attempt in a node's inbox.
 type BoardRun struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	Run       string `json:"run"`
-	Node      string `json:"node"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
+	Run       string `json:"run" doc:"The id of the run."`
+	Node      string `json:"node" doc:"The node of the attempt."`
 	// Since is zero if the shard has a new owner since the attempt was dispatched.
 	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if its shard has a new owner since then."`
 	ScheduledTime Time `json:"scheduled_time" doc:"The tick; for a manual run, the time of the request."`
@@ -161,12 +161,12 @@ func (r BoardRun) Began() Time {
 
 // BoardWait is a queued run.
 type BoardWait struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	Run       string `json:"run"`
-	Reason    string `json:"reason"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
+	Run       string `json:"run" doc:"The id of the run."`
+	Reason    string `json:"reason" doc:"Why it waits: one of the reasons in docs/why.md."`
 	Since     Time   `json:"since" doc:"Its tick; for a manual run, the time of the request."`
-	NotBefore Time   `json:"not_before,omitzero"`
+	NotBefore Time   `json:"not_before,omitzero" doc:"It does not start before this time."`
 	// Unsent is nil if no attempt of the run was prevented by its target.
 	Unsent *Unsent `json:"unsent,omitempty" doc:"The attempts of an HTTP action that were not sent."`
 }
@@ -186,25 +186,25 @@ func WaitUrgency(reason string, unsent *Unsent) int {
 
 // Silence is a node that did not answer, with the reason.
 type Silence struct {
-	Node   string `json:"node"`
-	Reason string `json:"reason"`
+	Node   string `json:"node" doc:"The name of the node."`
+	Reason string `json:"reason" doc:"Why it did not answer."`
 }
 
 // BoardNode is a node in the form in which the board shows it.
 type BoardNode struct {
-	Name       string   `json:"name"`
-	Address    string   `json:"address"`
-	Version    string   `json:"version"`
-	State      string   `json:"state"`
+	Name       string   `json:"name" doc:"The name of the node."`
+	Address    string   `json:"address" doc:"The URL of its API."`
+	Version    string   `json:"version" doc:"The version of Carillon."`
+	State      string   `json:"state" doc:"ready, cordoned or draining." enum:"ready,cordoned,draining"`
 	Ineligible string   `json:"ineligible,omitempty" doc:"Why the node owns no shards now."`
 	Blocked    []string `json:"blocked,omitempty" doc:"Why the node accepts no runs: facts of its host that are over its own limits, policy (the policy cannot be read), or stuck_starts (too many starts hang)."`
-	Roles      []string `json:"roles"`
-	Slots      int      `json:"slots"`
+	Roles      []string `json:"roles" doc:"scheduler, executor and api."`
+	Slots      int      `json:"slots" doc:"How many attempts may run on it at the same time."`
 	Running    int      `json:"running" doc:"Attempts in its inbox, as it last reported."`
-	Shards     int      `json:"shards"`
+	Shards     int      `json:"shards" doc:"The number of its shards."`
 	Serving    int      `json:"shards_served" doc:"The number of its shards that are active; 0 if it did not respond."`
-	Unreadable int      `json:"unreadable,omitempty"`
-	JoinedAt   Time     `json:"joined_at,omitzero"`
+	Unreadable int      `json:"unreadable,omitempty" doc:"Tasks in its shards that have no ticks, because their entries cannot be read."`
+	JoinedAt   Time     `json:"joined_at,omitzero" doc:"When its current session began."`
 	Silent     bool     `json:"silent,omitempty" doc:"The node is a scheduler and did not respond."`
 	Recent     Recent   `json:"recent" doc:"What it decided in the last minute."`
 }
@@ -216,20 +216,20 @@ type Recent struct {
 	Succeeded int64   `json:"succeeded" doc:"Runs that succeeded."`
 	Failed    int64   `json:"failed" doc:"Runs that failed, timed out or were lost."`
 	P50MS     int64   `json:"lateness_p50_ms" doc:"Of those that fired: from the tick's time to the commit that decided it. Exact to a quarter."`
-	P99MS     int64   `json:"lateness_p99_ms"`
-	MaxMS     int64   `json:"lateness_max_ms"`
+	P99MS     int64   `json:"lateness_p99_ms" doc:"99 % of the ticks were decided within this time, in milliseconds."`
+	MaxMS     int64   `json:"lateness_max_ms" doc:"The latest decision, in milliseconds."`
 	Rate      []int64 `json:"rate" doc:"Ticks decided in each 5 s of the minute, the oldest first."`
 }
 
 // Tally contains the counters from which Recent is computed. Unlike Recent, tallies can be added up over shards
 // and nodes.
 type Tally struct {
-	Skipped   int64   `json:"skipped"`
-	Succeeded int64   `json:"succeeded"`
-	Failed    int64   `json:"failed"`
-	MaxMS     int64   `json:"max_ms"`
+	Skipped   int64   `json:"skipped" doc:"Ticks that were skipped or missed."`
+	Succeeded int64   `json:"succeeded" doc:"Runs that succeeded."`
+	Failed    int64   `json:"failed" doc:"Runs that failed, timed out or were lost."`
+	MaxMS     int64   `json:"max_ms" doc:"The latest decision, in milliseconds."`
 	Late      []int64 `json:"late" doc:"The number of ticks by lateness; LateBound has the bounds."`
-	Rate      []int64 `json:"rate"`
+	Rate      []int64 `json:"rate" doc:"Ticks decided in each 5 s of the minute, the oldest first."`
 }
 
 // LateBucket returns the index in Tally.Late for a lateness in milliseconds. Below 8 ms each millisecond has

@@ -14,26 +14,26 @@ type Event struct {
 	Revision    int64  `json:"revision" doc:"The etcd revision at which it happened."`
 	Time        Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it. If the record does not say, the latest clock that a node had announced before; absent only if no node was present."`
 	Approximate bool   `json:"approximate,omitempty" doc:"The time is a clock that was announced a few seconds earlier."`
-	Kind        string `json:"kind" doc:"task, run, alert, shard, node, cluster, secret or gap."`
+	Kind        string `json:"kind" doc:"task, run, alert, shard, node, cluster, secret or gap." enum:"task,run,alert,shard,node,cluster,secret,gap"`
 	Action      string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
 	Actor       string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
 
-	Namespace     string `json:"namespace,omitempty"`
-	Task          string `json:"task,omitempty"`
+	Namespace     string `json:"namespace,omitempty" doc:"The namespace that it is about."`
+	Task          string `json:"task,omitempty" doc:"The task that it is about."`
 	Secret        string `json:"secret,omitempty" doc:"The name of the secret that it is about."`
 	Alert         string `json:"alert,omitempty" doc:"The kind of the alert: failures, success_within, success_by, max_lateness, max_duration, max_pause, more (alerts that are counted together) or cluster; silence for a silence; rule for a rule, which detail names."`
-	UID           string `json:"uid,omitempty"`
+	UID           string `json:"uid,omitempty" doc:"The uid of the task or the alert."`
 	Generation    int64  `json:"generation,omitempty" doc:"The new generation of the task or the secret."`
-	Run           string `json:"run,omitempty"`
+	Run           string `json:"run,omitempty" doc:"The id of the run that it is about."`
 	State         string `json:"state,omitempty" doc:"The new state of the run or the node; absent if it no longer exists."`
 	Reason        string `json:"reason,omitempty" doc:"For a run: one of the reasons in docs/why.md. For a pause, a freeze or a silence: what its author wrote. For an alert: why it was closed, or the problem of the cluster."`
-	Trigger       string `json:"trigger,omitempty"`
+	Trigger       string `json:"trigger,omitempty" doc:"What made the run: schedule, manual, catch_up or part." enum:"schedule,manual,catch_up,part"`
 	ScheduledTime Time   `json:"scheduled_time,omitzero" doc:"The tick, or the first tick of a range."`
 	Last          Time   `json:"last,omitzero" doc:"The last tick of a range."`
 	Count         int64  `json:"count,omitempty" doc:"How many ticks the record covers, of a range."`
-	Attempt       int    `json:"attempt,omitempty"`
+	Attempt       int    `json:"attempt,omitempty" doc:"The number of the attempt."`
 	Dead          bool   `json:"dead,omitempty" doc:"The run has used up its attempts and waits for a user to retry or dismiss it."`
-	Shard         *int   `json:"shard,omitempty"`
+	Shard         *int   `json:"shard,omitempty" doc:"The shard that it is about."`
 	Node          string `json:"node,omitempty" doc:"The node that it is about: of a run, where it is; of a shard, its owner; of the leader, itself."`
 	Previous      string `json:"previous,omitempty" doc:"The owner, leader or state before."`
 	Detail        string `json:"detail,omitempty" doc:"More about it, for a person."`

@@ -155,54 +155,54 @@ func (t Target) validateFan() error {
 // the parts that are not dispatched yet and how many have ended. Afterwards, the record is in the history and
 // contains how each part ended.
 type Fan struct {
-	Count int `json:"count"` // the number of parts; they are numbered from 0
-	Need  int `json:"need"`  // how many parts must succeed, including Kept
+	Count int `json:"count" doc:"The number of parts. They are numbered from 0."`
+	Need  int `json:"need" doc:"How many parts must succeed, including those that are kept."`
 	// Nodes contains the fixed node of each part (only with target.count).
-	Nodes   []string `json:"nodes,omitempty"`
-	Stagger Duration `json:"stagger,omitzero"`
+	Nodes   []string `json:"nodes,omitempty" doc:"The nodes of the parts, in the order of their numbers."`
+	Stagger Duration `json:"stagger,omitzero" doc:"The delay between the starts of two parts."`
 	// Left contains the numbers of the parts that are not dispatched yet, in ascending order.
-	Left PartNumbers `json:"left,omitempty"`
+	Left PartNumbers `json:"left,omitempty" doc:"The parts that have not begun."`
 	// Only contains the numbers of the parts that a retry of another run repeats; nil means all parts. Kept is
 	// the number of parts that succeeded in that other run.
-	Only      PartNumbers `json:"only,omitempty"`
-	Kept      int         `json:"kept,omitempty"`
-	Ended     int         `json:"ended,omitempty"`     // the number of parts that have ended
-	Succeeded int         `json:"succeeded,omitempty"` // the number of ended parts that succeeded
+	Only      PartNumbers `json:"only,omitempty" doc:"The parts that this run has; a retry repeats only some."`
+	Kept      int         `json:"kept,omitempty" doc:"The parts that succeeded in the run that this one retries."`
+	Ended     int         `json:"ended,omitempty" doc:"The number of parts that have ended."`
+	Succeeded int         `json:"succeeded,omitempty" doc:"The number of ended parts that succeeded."`
 	// Checkpoints contains the last checkpoints of parts of the run that this run repeats, by part number. It
 	// contains only parts in Left, and only as many as fit into the record.
-	Checkpoints map[int]string `json:"checkpoints,omitempty"`
+	Checkpoints map[int]string `json:"checkpoints,omitempty" doc:"The checkpoints of parts, by number."`
 	// Cancel is the reason why the run is ending. No further parts are dispatched, and active parts are
 	// cancelled. It is empty if the run continues.
-	Cancel string `json:"cancel,omitempty"`
+	Cancel string `json:"cancel,omitempty" doc:"Why its parts are being cancelled."`
 	// Parts contains how each part ended, by part number, if the run has ended.
-	Parts []Part `json:"parts,omitempty"`
+	Parts []Part `json:"parts,omitempty" doc:"The parts."`
 }
 
 // Part is the current or final state of a part.
 type Part struct {
-	Index     int    `json:"index"`
-	State     State  `json:"state"`
-	Reason    string `json:"reason,omitempty"`
-	Node      string `json:"node,omitempty"`
-	Attempt   int    `json:"attempt,omitempty"` // the number of its last attempt
-	Token     int64  `json:"token,omitempty"`
-	StartedAt Time   `json:"started_at,omitzero"`
-	EndedAt   Time   `json:"ended_at,omitzero"`
-	ExitCode  *int   `json:"exit_code,omitempty"`
-	Signal    string `json:"signal,omitempty"`
+	Index     int    `json:"index" doc:"The number of the part, from 0."`
+	State     State  `json:"state" doc:"The state of the part."`
+	Reason    string `json:"reason,omitempty" doc:"Why it is in this state: one of the reasons in docs/why.md."`
+	Node      string `json:"node,omitempty" doc:"The node of its last attempt."`
+	Attempt   int    `json:"attempt,omitempty" doc:"The number of its last attempt."`
+	Token     int64  `json:"token,omitempty" doc:"The fencing token of its last attempt."`
+	StartedAt Time   `json:"started_at,omitzero" doc:"When the attempt started. Absent: it did not."`
+	EndedAt   Time   `json:"ended_at,omitzero" doc:"When it ended. Absent: it has not."`
+	ExitCode  *int   `json:"exit_code,omitempty" doc:"The exit code of the process. Absent: it did not exit by itself."`
+	Signal    string `json:"signal,omitempty" doc:"The signal that ended the process, such as SIGKILL."`
 	// OutputBytes is the number of bytes that its last attempt printed.
-	OutputBytes int64 `json:"output_bytes,omitempty"`
+	OutputBytes int64 `json:"output_bytes,omitempty" doc:"How many bytes it wrote."`
 	// The Paused fields are set while a node has the part, and empty afterwards.
-	PausedBy string `json:"paused_by,omitempty"`
-	PausedAt Time   `json:"paused_at,omitzero"`
-	PausedMS int64  `json:"paused_ms,omitempty"`
+	PausedBy string `json:"paused_by,omitempty" doc:"Who requested the pause."`
+	PausedAt Time   `json:"paused_at,omitzero" doc:"When its processes were stopped."`
+	PausedMS int64  `json:"paused_ms,omitempty" doc:"How long it was paused in total, in milliseconds."`
 	// Checkpoint is stored in the part's own record while its run is active, and afterwards in the record of the
 	// run that repeats it.
 	Checkpoint string `json:"-"`
 	// The following fields are kept only as far as they fit into the record of the whole run.
-	Usage   Usage             `json:"usage,omitzero"`
-	Message string            `json:"message,omitempty"` // at most MaxPartMessage bytes
-	Results map[string]string `json:"results,omitempty"` // only if their size is at most maxPartResults
+	Usage   Usage             `json:"usage,omitzero" doc:"What the attempt used."`
+	Message string            `json:"message,omitempty" doc:"What went wrong, as text."`
+	Results map[string]string `json:"results,omitempty" doc:"The results that it reported."`
 }
 
 // Limits of what is kept of a part's report, in bytes.

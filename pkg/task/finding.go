@@ -11,8 +11,8 @@ const (
 // Finding is a problem in a cluster that an audit has found.
 type Finding struct {
 	Kind     string   `json:"kind" doc:"The kind of finding, in one word for programs."`
-	Group    string   `json:"group" doc:"shards, tasks, runs, nodes or etcd."`
-	Severity string   `json:"severity" doc:"error: a guarantee is broken, or tasks do not run as they should. warning: nothing is broken yet."`
+	Group    string   `json:"group" doc:"shards, tasks, runs, nodes or etcd." enum:"shards,tasks,runs,nodes,etcd"`
+	Severity string   `json:"severity" doc:"error: a guarantee is broken, or tasks do not run as they should. warning: nothing is broken yet." enum:"error,warning"`
 	Keys     []string `json:"keys" doc:"The keys concerned, at most ten; the first is what was found, or a prefix that ends in /."`
 	Count    int64    `json:"count" doc:"How many records are concerned."`
 	Revision int64    `json:"revision,omitempty" doc:"The mod revision of the first key; absent if the key is."`
@@ -24,7 +24,7 @@ type Finding struct {
 
 // Audit is the result of an audit.
 type Audit struct {
-	Findings []Finding `json:"findings"`
+	Findings []Finding `json:"findings" doc:"The problems that it found."`
 	Notes    []string  `json:"notes" doc:"What the audit could not cover."`
 	Keys     int64     `json:"keys" doc:"How many records were read."`
 	Revision int64     `json:"revision" doc:"The etcd revision at which the audit read."`
@@ -48,7 +48,7 @@ const (
 
 // RepairRequest identifies a finding to repair, with the values that the audit reported.
 type RepairRequest struct {
-	Kind     string `json:"kind"`
+	Kind     string `json:"kind" doc:"The kind of the finding."`
 	Key      string `json:"key" doc:"The finding's first key."`
 	Revision int64  `json:"revision" doc:"The finding's revision; 0 if it has none."`
 }
@@ -56,9 +56,9 @@ type RepairRequest struct {
 // RepairResult is the result of a repair.
 type RepairResult struct {
 	RepairRequest
-	Result  string `json:"result" doc:"repaired; changed: the finding no longer applies and nothing was written; not_repairable: you have to repair it yourself; failed: the result is unknown, and you can safely try again."`
+	Result  string `json:"result" doc:"repaired; changed: the finding no longer applies and nothing was written; not_repairable: you have to repair it yourself; failed: the result is unknown, and you can safely try again." enum:"repaired,changed,not_repairable,failed"`
 	Deleted int64  `json:"deleted" doc:"The number of deleted keys."`
-	Message string `json:"message,omitempty"`
+	Message string `json:"message,omitempty" doc:"What happened, as text."`
 }
 
 // Warning is a problem that a user or an operator should look at.

@@ -10,18 +10,18 @@ import (
 // queued runs keep waiting, and nothing starts.
 type Freeze struct {
 	Namespace string `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
-	Since     Time   `json:"since"`
-	By        string `json:"by,omitempty"`
-	Reason    string `json:"reason,omitempty"`
-	Ended     Time   `json:"ended,omitzero"`
-	EndedBy   string `json:"ended_by,omitempty"`
+	Since     Time   `json:"since" doc:"When it began."`
+	By        string `json:"by,omitempty" doc:"Who began it."`
+	Reason    string `json:"reason,omitempty" doc:"Why, as its author wrote it."`
+	Ended     Time   `json:"ended,omitzero" doc:"When it ended."`
+	EndedBy   string `json:"ended_by,omitempty" doc:"Who ended it."`
 }
 
 // Freezes is the cluster's record of freezes: those in force, at most one for each namespace and one for the
 // cluster, and the ones that ended last, the newest first.
 type Freezes struct {
-	Holding []Freeze `json:"holding"`
-	Past    []Freeze `json:"past,omitempty"`
+	Holding []Freeze `json:"holding" doc:"The freezes in effect."`
+	Past    []Freeze `json:"past,omitempty" doc:"Freezes that have ended."`
 }
 
 // keepFreezes is the number of ended freezes that are kept.

@@ -123,7 +123,7 @@ func (a Action) Kind() string {
 // Unsent describes the attempts of a run that ended before anything was sent, or whose target asked to wait. They are
 // counted, not listed in Run.Attempts, and use up no attempt of the retry policy.
 type Unsent struct {
-	Count   int    `json:"count"`
+	Count   int    `json:"count" doc:"The number of attempts."`
 	First   Time   `json:"first" doc:"The end of the first of them."`
 	Last    Time   `json:"last" doc:"The end of the last of them."`
 	Node    string `json:"node,omitempty" doc:"The node of the last of them. The next attempt prefers another one."`

@@ -41,16 +41,16 @@ const (
 // LedgerLine is what a ledger records of one tick, of several ticks, or of a requested run, after their records were
 // deleted from the history.
 type LedgerLine struct {
-	Kind  LedgerKind `json:"kind"`
+	Kind  LedgerKind `json:"kind" doc:"What the line is about."`
 	First Time       `json:"first" doc:"The first tick; of an hour, its beginning; of a requested run, the time of the request."`
 	Last  Time       `json:"last" doc:"The last tick; equal to first if there is only one."`
 	Count int64      `json:"count" doc:"How many ticks or runs the line describes."`
 
 	// For single ticks, ranges and requested runs.
-	State   State  `json:"state,omitempty"`
+	State   State  `json:"state,omitempty" doc:"How the runs ended, or that the ticks were skipped or missed."`
 	Reason  string `json:"reason,omitempty" doc:"Why it did not succeed: a reason, exit N for an exit code, signal NAME, or HTTP N for a status."`
 	Attempt int    `json:"attempt,omitempty" doc:"The number of the last attempt."`
-	Node    string `json:"node,omitempty"`
+	Node    string `json:"node,omitempty" doc:"The node of the run."`
 	Run     string `json:"run,omitempty" doc:"The id of the run; empty for ranges of ticks."`
 	Late    bool   `json:"late_result,omitempty" doc:"A result of the run arrived after it had been declared lost."`
 
@@ -60,13 +60,13 @@ type LedgerLine struct {
 	MaxLatenessMS int64 `json:"max_lateness_ms,omitempty" doc:"The latest start after a tick was due, in milliseconds."`
 
 	// Causes counts the ticks of an hour, and further requested runs, by state and reason: failed: exit 1.
-	Causes map[string]int64 `json:"causes,omitempty"`
+	Causes map[string]int64 `json:"causes,omitempty" doc:"Why, with the number of ticks for each reason."`
 
 	// Of an hour, Named contains the earliest ticks. The other Count-len(Named) ticks lie between HiddenFirst and HiddenLast,
 	// inclusive. Ticks outside are not among them.
 	Named       []Time `json:"named,omitempty" doc:"The earliest ticks of an hour that did not succeed, at most 12. Which state each had is not kept."`
 	HiddenFirst Time   `json:"hidden_first,omitzero" doc:"The ticks of the hour that did not succeed and are not named lie between hidden_first and hidden_last."`
-	HiddenLast  Time   `json:"hidden_last,omitzero"`
+	HiddenLast  Time   `json:"hidden_last,omitzero" doc:"The last tick among those that the line does not list."`
 }
 
 // ParseLedgerReason splits the reason in a ledger, such as "exit 1", into what the record of a run has: a reason, and an exit

@@ -58,70 +58,70 @@ func DescribeBlocked(blocked []string) string {
 
 // Node is a daemon, as it announces itself in its record nodes/<name>.
 type Node struct {
-	Name       string            `json:"name"`
-	Instance   string            `json:"instance"`              // identifies one start of its process
-	Leases     []string          `json:"leases,omitempty"`      // hexadecimal: the lease of its session, and that of its election
-	State      string            `json:"state"`                 // ready, cordoned or draining
-	StateBy    string            `json:"state_by,omitempty"`    // who requested the state; empty if the node chose it itself
-	Ineligible string            `json:"ineligible,omitempty"`  // why it cannot own shards now, one of the Ineligible constants; empty if it can
-	Host       string            `json:"host,omitempty"`        // identifies the boot of its machine and its network: two nodes with the same value reach each other over loopback
-	Froze      int64             `json:"froze,omitempty"`       // the mod revision of the record of freezes that its executor obeys
-	Epoch      int               `json:"epoch,omitempty"`       // the epoch of the cluster, as the node knows it
-	Writes     int               `json:"writes,omitempty"`      // the format of records that it writes; 0 means 1
-	Format     int               `json:"format,omitempty"`      // the newest format of records that it understands; 0 means 1
-	PublicKey  string            `json:"public_key,omitempty"`  // verifies its requests to other nodes: Ed25519, base64
-	Address    string            `json:"address"`               // of its API: http://host:port; empty while the API does not listen
-	APIError   string            `json:"api_error,omitempty"`   // why its API does not listen on a configured address
-	Version    string            `json:"version"`               // of Carillon
-	Labels     map[string]string `json:"labels"`                // always contains node, host, os and arch
-	Roles      []string          `json:"roles"`                 // scheduler, executor, api
-	Slots      int               `json:"slots"`                 // the number of attempts that may run at the same time
-	Running    int               `json:"running"`               // the number of attempts in its inbox, updated periodically
-	Weight     int               `json:"weight"`                // its share of the shards relative to other nodes
-	Unreadable int               `json:"unreadable,omitempty"`  // entries in its shards that do not fire because they cannot be read, updated periodically
-	Member     *Member           `json:"etcd_member,omitempty"` // the embedded etcd in its process, if any
-	Expires    []Expiry          `json:"expires,omitempty"`     // its certificates that expire within 30 days
-	Facts      *Facts            `json:"facts,omitempty"`       // of its host, updated periodically
-	Blocked    []string          `json:"blocked,omitempty"`     // why it accepts no runs: facts beyond its own limits, policy, or stuck_starts
-	SecretKeys []string          `json:"secret_keys,omitempty"` // ids of the keys for secrets that it can read; the first one encrypts
-	SendsMail  bool              `json:"sends_mail,omitempty"`  // it has a sendmail, and its settings allow to mail output
-	Clock      Time              `json:"clock"`                 // its wall clock when this record was written
-	StartedAt  Time              `json:"started_at"`            // when its process started
-	JoinedAt   Time              `json:"joined_at,omitzero"`    // when its current session began
+	Name       string            `json:"name" doc:"The name of the node."`
+	Instance   string            `json:"instance" doc:"Identifies one start of its process."`
+	Leases     []string          `json:"leases,omitempty" doc:"The leases of its session and of its election, in hexadecimal."`
+	State      string            `json:"state" doc:"Ready, cordoned or draining." enum:"ready,cordoned,draining"`
+	StateBy    string            `json:"state_by,omitempty" doc:"Who requested the state; absent if the node chose it itself."`
+	Ineligible string            `json:"ineligible,omitempty" doc:"Why it cannot own shards now: clock, stalled or restored. Absent if it can."`
+	Host       string            `json:"host,omitempty" doc:"Identifies the boot of its machine and its network: two nodes with the same value reach each other over loopback."`
+	Froze      int64             `json:"froze,omitempty" doc:"The mod revision of the record of freezes that its executor obeys."`
+	Epoch      int               `json:"epoch,omitempty" doc:"The epoch of the cluster, as the node knows it."`
+	Writes     int               `json:"writes,omitempty" doc:"The format of records that it writes; 0 means 1."`
+	Format     int               `json:"format,omitempty" doc:"The newest format of records that it understands; 0 means 1."`
+	PublicKey  string            `json:"public_key,omitempty" doc:"Verifies its requests to other nodes: Ed25519, base64."`
+	Address    string            `json:"address" doc:"The URL of its API; empty while the API does not listen."`
+	APIError   string            `json:"api_error,omitempty" doc:"Why its API does not listen on a configured address."`
+	Version    string            `json:"version" doc:"The version of Carillon."`
+	Labels     map[string]string `json:"labels" doc:"Its labels. node, host, os and arch are always among them."`
+	Roles      []string          `json:"roles" doc:"Scheduler, executor, api."`
+	Slots      int               `json:"slots" doc:"The number of attempts that may run at the same time."`
+	Running    int               `json:"running" doc:"The number of attempts in its inbox, updated periodically."`
+	Weight     int               `json:"weight" doc:"Its share of the shards relative to other nodes."`
+	Unreadable int               `json:"unreadable,omitempty" doc:"Entries in its shards that do not fire because they cannot be read, updated periodically."`
+	Member     *Member           `json:"etcd_member,omitempty" doc:"The embedded etcd in its process, if any."`
+	Expires    []Expiry          `json:"expires,omitempty" doc:"Its certificates that expire within 30 days."`
+	Facts      *Facts            `json:"facts,omitempty" doc:"Facts of its host, updated periodically."`
+	Blocked    []string          `json:"blocked,omitempty" doc:"Why it accepts no runs: facts beyond its own limits, policy, or stuck_starts."`
+	SecretKeys []string          `json:"secret_keys,omitempty" doc:"Ids of the keys for secrets that it can read; the first one encrypts."`
+	SendsMail  bool              `json:"sends_mail,omitempty" doc:"It has a sendmail, and its settings permit it to mail output."`
+	Clock      Time              `json:"clock" doc:"Its wall clock when this record was written."`
+	StartedAt  Time              `json:"started_at" doc:"When its process started."`
+	JoinedAt   Time              `json:"joined_at,omitzero" doc:"When its current session began."`
 	// LeaseTTL is how long the node may be silent before its session expires.
-	LeaseTTL Duration `json:"lease_ttl,omitzero"`
+	LeaseTTL Duration `json:"lease_ttl,omitzero" doc:"How long the node may be silent before its session expires."`
 	// IgnoredLabels are the labels that it announces although its NodeLimit does not allow them. Labels is without them.
 	// Not stored.
-	IgnoredLabels map[string]string `json:"ignored_labels,omitempty" record:"-"`
+	IgnoredLabels map[string]string `json:"ignored_labels,omitempty" record:"-" doc:"The labels that it announces although its limit does not allow them."`
 	// Stuck is the number of starts of attempts that hang, or could not be killed.
-	Stuck int `json:"stuck_starts,omitempty"`
+	Stuck int `json:"stuck_starts,omitempty" doc:"The number of starts of attempts that hang, or could not be killed."`
 	// NotEvaluated is the number of tasks in its shards whose alerts it has not evaluated for minutes. It is nil if its
 	// version does not evaluate alerts.
-	NotEvaluated *int `json:"not_evaluated,omitempty"`
+	NotEvaluated *int `json:"not_evaluated,omitempty" doc:"The number of tasks in its shards whose alerts it has not evaluated for minutes. Absent: its version evaluates no alerts."`
 	// HandoverWithin limits how long its shards wait during a drain for their next owners to load them; 0 means
 	// the leader's default.
-	HandoverWithin Duration `json:"handover_within,omitempty"`
-	Shards         int      `json:"shards" record:"-"`             // the number of its shards; not stored
-	Revision       int64    `json:"revision,omitempty" record:"-"` // the create revision of its key, which identifies its session; not stored
+	HandoverWithin Duration `json:"handover_within,omitempty" doc:"How long its shards wait during a drain for their next owners to load them. Absent: the default."`
+	Shards         int      `json:"shards" record:"-" doc:"The number of its shards; not stored."`
+	Revision       int64    `json:"revision,omitempty" record:"-" doc:"The create revision of its key, which identifies its session; not stored."`
 }
 
 // Expiry is the expiration of one of a node's certificates.
 type Expiry struct {
-	Setting string `json:"setting"` // the setting that names the file, such as tls_cert
-	At      Time   `json:"at"`
+	Setting string `json:"setting" doc:"The setting that names the file, such as tls_cert."`
+	At      Time   `json:"at" doc:"When it expires."`
 }
 
 // Member is the state of a node's embedded etcd, updated periodically. It is announced because other nodes
 // cannot query it.
 type Member struct {
-	ID      string `json:"id"`     // hexadecimal
-	Socket  string `json:"socket"` // the unix socket for clients on its host
-	Version string `json:"version"`
-	DBSize  int64  `json:"db_size"`   // bytes on disk
-	DBInUse int64  `json:"db_in_use"` // bytes of them in use
-	DBQuota int64  `json:"db_quota"`
-	Index   int64  `json:"raft_index"`   // the index of the last committed log entry that it knows
-	Applied int64  `json:"raft_applied"` // the index of the last applied log entry
+	ID      string `json:"id" doc:"Identifies the member, in hexadecimal."`
+	Socket  string `json:"socket" doc:"The unix socket for clients on its host."`
+	Version string `json:"version" doc:"The version of etcd."`
+	DBSize  int64  `json:"db_size" doc:"The size of its database on disk, in bytes."`
+	DBInUse int64  `json:"db_in_use" doc:"How many of these bytes are in use."`
+	DBQuota int64  `json:"db_quota" doc:"The maximum size of its database in bytes."`
+	Index   int64  `json:"raft_index" doc:"The index of the last committed log entry that it knows."`
+	Applied int64  `json:"raft_applied" doc:"The index of the last applied log entry."`
 }
 
 // Understands returns the newest format of records that the node understands.
@@ -150,59 +150,59 @@ func (n Node) Fires() bool { return n.Ineligible == "" && n.Has(RoleScheduler) }
 
 // Shard is a shard in the form in which users see it.
 type Shard struct {
-	ID        int          `json:"id"`
-	Node      string       `json:"node"`
-	Fence     int64        `json:"fence"` // the mod revision of its owner key
-	Since     Time         `json:"since,omitzero"`
-	Previous  []Assignment `json:"previous"` // the previous owners, the newest first
-	Watermark Time         `json:"watermark"`
-	Tasks     int          `json:"tasks"`
-	Queued    int          `json:"queued"`
+	ID        int          `json:"id" doc:"The number of the shard."`
+	Node      string       `json:"node" doc:"Its owner."`
+	Fence     int64        `json:"fence" doc:"The mod revision of the key of its owner, which its writes compare."`
+	Since     Time         `json:"since,omitzero" doc:"When its owner got it."`
+	Previous  []Assignment `json:"previous" doc:"The previous owners, the newest first."`
+	Watermark Time         `json:"watermark" doc:"Ticks up to this time are decided."`
+	Tasks     int          `json:"tasks" doc:"The number of its tasks."`
+	Queued    int          `json:"queued" doc:"The number of runs in its queue."`
 }
 
 // Assignment is one owner of a shard.
 type Assignment struct {
-	Node  string `json:"node"`
-	Since Time   `json:"since"`
+	Node  string `json:"node" doc:"The owner."`
+	Since Time   `json:"since" doc:"When it got the shard."`
 }
 
 // Cluster is the record that all nodes share.
 type Cluster struct {
-	ID     string `json:"id"`
-	Shards int    `json:"shards"`
-	Schema int    `json:"schema"`
-	Epoch  int    `json:"epoch"`
+	ID     string `json:"id" doc:"Identifies the cluster."`
+	Shards int    `json:"shards" doc:"The number of shards."`
+	Schema int    `json:"schema" doc:"The version of the layout of keys in etcd."`
+	Epoch  int    `json:"epoch" doc:"Increases by one with each restore of etcd from a snapshot."`
 	// Format is the newest format of records that may exist. A node that does not understand it cannot join. 0
 	// means 1.
-	Format int `json:"format,omitempty"`
+	Format int `json:"format,omitempty" doc:"The record format that nodes write."`
 	// FormatWanted, if an operator has set it, limits the format. Nodes write no newer format, and when all of
 	// them obey, it becomes Format.
-	FormatWanted int `json:"format_wanted,omitempty"`
+	FormatWanted int `json:"format_wanted,omitempty" doc:"The record format that somebody has asked for, while some nodes still write another one."`
 	// CatchUpRate is how many runs of late ticks may start per second in the whole cluster; 0 means
 	// DefaultCatchUpRate.
-	CatchUpRate int `json:"catch_up_rate,omitempty"`
+	CatchUpRate int `json:"catch_up_rate,omitempty" doc:"How many catch-up runs may start per second. Absent: the default."`
 	// LostAfter is how long after the last contact with a node its attempts are declared lost; 0 means
 	// DefaultLostAfter. A change applies only to attempts that are assigned afterwards, because the record of
 	// each attempt contains the value that applies to it (Assigned.LostAfter).
-	LostAfter Duration `json:"lost_after,omitzero"`
+	LostAfter Duration `json:"lost_after,omitzero" doc:"How long after the last contact with its node an attempt is declared lost. Absent: the default."`
 	// Ledger is for how long the ledgers of tasks remember ticks, unless a task's history.ledger says otherwise; nil
 	// means DefaultLedger, and 0 not at all.
-	Ledger *Duration `json:"ledger,omitempty"`
+	Ledger *Duration `json:"ledger,omitempty" doc:"How long ledgers remember ticks by default."`
 	// LedgerLimit limits what tasks and Ledger say. The leader sets it while etcd is filling up; nil means that there
 	// is no limit. LedgerLimitSince is when the leader first set a limit after there was none.
-	LedgerLimit      *Duration `json:"ledger_limit,omitempty"`
-	LedgerLimitSince Time      `json:"ledger_limit_since,omitzero"`
+	LedgerLimit      *Duration `json:"ledger_limit,omitempty" doc:"The limit of all ledgers, while etcd is filling up."`
+	LedgerLimitSince Time      `json:"ledger_limit_since,omitzero" doc:"Since when there is this limit."`
 	// PublicURL is the address of the Web UI for the links in messages about alerts, without a slash at its end. If it is empty, they
 	// have no links.
-	PublicURL string `json:"public_url,omitempty"`
+	PublicURL string `json:"public_url,omitempty" doc:"The address of the Web UI in messages."`
 	// AlertReceivers get the alerts about the cluster, each as NAMESPACE/NAME.
-	AlertReceivers []string `json:"alert_receivers,omitempty"`
-	CreatedAt      Time     `json:"created_at"`
+	AlertReceivers []string `json:"alert_receivers,omitempty" doc:"The receivers of alerts about the cluster."`
+	CreatedAt      Time     `json:"created_at" doc:"When the cluster was created."`
 	// ChangedBy is who last changed the record, and ChangedAt when. Change describes a change that is not
 	// visible in the record itself: of etcd's members, or a repair. A version of Carillon without these fields
 	// leaves them unchanged.
 	ChangedBy string `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster."`
-	ChangedAt Time   `json:"changed_at,omitzero"`
+	ChangedAt Time   `json:"changed_at,omitzero" doc:"When its settings were last changed."`
 	Change    string `json:"change,omitempty" doc:"What was changed last, if it is not a setting."`
 }
 

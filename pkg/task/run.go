@@ -29,43 +29,43 @@ const (
 // Every run has the fields of the first group. Each embedded struct contains the fields of one aspect, and
 // describes for which runs they are set.
 type Run struct {
-	ID            string    `json:"id,omitempty" record:"-"`
-	Namespace     string    `json:"namespace,omitempty" record:"-"`
-	Task          string    `json:"task,omitempty" record:"-"`
-	UID           string    `json:"uid"`
-	ScheduledTime Time      `json:"scheduled_time"`        // the tick; for a manual run, the time of the request
-	DueAt         Time      `json:"due_at,omitzero"`       // when the tick is due, if jitter delays it
-	StartBefore   Time      `json:"start_before,omitzero"` // the start deadline: if the run has not started by then, it is missed
-	State         State     `json:"state" record:"word"`
-	Reason        string    `json:"reason,omitempty"`
-	Trigger       string    `json:"trigger" record:"word"`
-	Node          string    `json:"node,omitempty"`
-	Owner         string    `json:"owner,omitempty"` // the node that decided the tick
-	Shard         int       `json:"shard" record:"-"`
-	Attempt       int       `json:"attempt,omitempty"`  // the number of this attempt, from 1
-	Attempts      []Attempt `json:"attempts,omitempty"` // the earlier attempts
-	Token         int64     `json:"token,omitempty"`    // the fencing token, which increases with every attempt of a task (G11)
-	CreatedAt     Time      `json:"created_at,omitzero"`
-	DispatchedAt  Time      `json:"dispatched_at,omitzero"`
-	StartedAt     Time      `json:"started_at,omitzero"`
-	EndedAt       Time      `json:"ended_at,omitzero"`
-	NotBefore     Time      `json:"not_before,omitzero"` // a queued run does not start before this time
+	ID            string    `json:"id,omitempty" record:"-" doc:"The id of the run. It begins with the tick and sorts by it."`
+	Namespace     string    `json:"namespace,omitempty" record:"-" doc:"The namespace of the task."`
+	Task          string    `json:"task,omitempty" record:"-" doc:"The name of the task."`
+	UID           string    `json:"uid" doc:"The uid of its task."`
+	ScheduledTime Time      `json:"scheduled_time" doc:"The tick; for a manual run, the time of the request."`
+	DueAt         Time      `json:"due_at,omitzero" doc:"When the tick is due, if jitter delays it."`
+	StartBefore   Time      `json:"start_before,omitzero" doc:"The start deadline: if the run has not started by then, it is missed."`
+	State         State     `json:"state" record:"word" doc:"The state of the run."`
+	Reason        string    `json:"reason,omitempty" doc:"Why the run is in this state: one of the reasons in docs/why.md."`
+	Trigger       string    `json:"trigger" record:"word" doc:"What made the run: its schedule, a request, a tick that was processed late, or a run of which it is a part." enum:"schedule,manual,catch_up,part"`
+	Node          string    `json:"node,omitempty" doc:"The node of the attempt."`
+	Owner         string    `json:"owner,omitempty" doc:"The node that decided the tick."`
+	Shard         int       `json:"shard" record:"-" doc:"The shard that contains the task."`
+	Attempt       int       `json:"attempt,omitempty" doc:"The number of this attempt, from 1."`
+	Attempts      []Attempt `json:"attempts,omitempty" doc:"The earlier attempts."`
+	Token         int64     `json:"token,omitempty" doc:"The fencing token, which increases with every attempt of a task."`
+	CreatedAt     Time      `json:"created_at,omitzero" doc:"When the run was queued."`
+	DispatchedAt  Time      `json:"dispatched_at,omitzero" doc:"When the attempt was assigned to its node."`
+	StartedAt     Time      `json:"started_at,omitzero" doc:"When the attempt started. Absent: it did not."`
+	EndedAt       Time      `json:"ended_at,omitzero" doc:"When it ended. Absent: it has not."`
+	NotBefore     Time      `json:"not_before,omitzero" doc:"A queued run does not start before this time."`
 	NotBeforeBy   string    `json:"not_before_by,omitempty" doc:"target: the state of the request's target decided not_before. Absent: the retry policy did."`
 	Unsent        *Unsent   `json:"unsent,omitempty" doc:"The attempts of an HTTP action that sent nothing, or whose target asked to wait. The retry policy does not count them."`
-	ExitCode      *int      `json:"exit_code,omitempty"`
-	Signal        string    `json:"signal,omitempty"`
+	ExitCode      *int      `json:"exit_code,omitempty" doc:"The exit code of the process. Absent: it did not exit by itself."`
+	Signal        string    `json:"signal,omitempty" doc:"The signal that ended the process, such as SIGKILL."`
 	HTTPStatus    int       `json:"http_status,omitempty" doc:"The status of the last response to the request of an HTTP action."`
-	Message       string    `json:"message,omitempty"` // what went wrong, as text for people
-	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
+	Message       string    `json:"message,omitempty" doc:"What went wrong, as text."`
+	LatenessMS    *int64    `json:"lateness_ms,omitempty" doc:"From the due time to the start of the first attempt, in milliseconds."`
 
 	OutputSummary
 	Requests
 
 	// Unenforced contains fields of the task that its node could not enforce, such as limits.memory, if the task
 	// permits that (enforce: report).
-	Unenforced []string `json:"unenforced,omitempty"`
+	Unenforced []string `json:"unenforced,omitempty" doc:"Fields of the task that its node could not enforce, such as limits.memory, if the task permits that."`
 
-	Usage Usage `json:"usage,omitzero"` // of this attempt
+	Usage Usage `json:"usage,omitzero" doc:"What the attempt used."`
 
 	TickRange
 	StatusReport
@@ -80,15 +80,15 @@ type Run struct {
 // OutputSummary is what the record of a run keeps of the output of its last attempt. The whole output is in a
 // file on the node that ran it.
 type OutputSummary struct {
-	OutputTail  string `json:"output_tail,omitempty"`
-	OutputBytes int64  `json:"output_bytes,omitempty"` // the number of bytes that the attempt wrote, whether they were kept or not
-	Truncated   bool   `json:"output_truncated,omitempty"`
+	OutputTail  string `json:"output_tail,omitempty" doc:"The end of the output."`
+	OutputBytes int64  `json:"output_bytes,omitempty" doc:"The number of bytes that the attempt wrote, whether they were kept or not."`
+	Truncated   bool   `json:"output_truncated,omitempty" doc:"Not all of the output was kept."`
 }
 
 // Requests records what users requested for a run. It is empty for a scheduled run that no user has changed.
 type Requests struct {
-	CancelledBy string   `json:"cancelled_by,omitempty"`
-	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this run repeats
+	CancelledBy string   `json:"cancelled_by,omitempty" doc:"Who cancelled the run."`
+	RetryOf     string   `json:"retry_of,omitempty" doc:"The dead run that this run repeats."`
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
 	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`
@@ -99,30 +99,30 @@ type Requests struct {
 // TickRange is set in the record of several ticks that did not run. The first of them is the record's
 // ScheduledTime. Count is 0 in the record of a single tick.
 type TickRange struct {
-	Last  Time  `json:"last,omitzero"`
-	Count int64 `json:"count,omitempty"`
+	Last  Time  `json:"last,omitzero" doc:"The last tick of a range of ticks that did not run. The first one is scheduled_time."`
+	Count int64 `json:"count,omitempty" doc:"The number of ticks in the range. Absent: it is a single tick."`
 }
 
 // StatusReport is what the attempts of a run have reported in their status files.
 type StatusReport struct {
-	Progress   *Progress         `json:"progress,omitempty" record:"-"` // only of a running attempt; its node has it in memory, and no record contains it
-	Results    map[string]string `json:"results,omitempty"`
-	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not kept in the history
+	Progress   *Progress         `json:"progress,omitempty" record:"-" doc:"The progress that a running attempt has reported."`
+	Results    map[string]string `json:"results,omitempty" doc:"The results that the attempt has reported."`
+	Checkpoint string            `json:"checkpoint,omitempty" doc:"What the attempt has stored for the next one. It is not kept in the history."`
 	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that are invalid or too long."`
 }
 
 // PauseState is the current pause of a run, and the total of its earlier pauses.
 type PauseState struct {
-	PausedAt Time   `json:"paused_at,omitzero"`  // when the processes were stopped; zero if they are not stopped
-	PausedMS int64  `json:"paused_ms,omitempty"` // the total of the pauses that have ended
-	PausedBy string `json:"paused_by,omitempty"` // who paused it; set when the pause is requested, before PausedAt
+	PausedAt Time   `json:"paused_at,omitzero" doc:"When the processes were stopped; absent if they are not stopped."`
+	PausedMS int64  `json:"paused_ms,omitempty" doc:"How long all pauses that have ended took, in milliseconds."`
+	PausedBy string `json:"paused_by,omitempty" doc:"Who paused it. It is set when the pause is requested, before paused_at."`
 }
 
 // FanOut is set for a task whose runs have parts. Fan is the state of a run's parts. PartCount is set in the run of a part:
 // how many parts its parent has. The number of the part is in its id.
 type FanOut struct {
-	Fan       *Fan `json:"fan_out,omitempty"`
-	PartCount int  `json:"part_count,omitempty"`
+	Fan       *Fan `json:"fan_out,omitempty" doc:"The state of the parts of a run."`
+	PartCount int  `json:"part_count,omitempty" doc:"Of a part: how many parts its run has."`
 }
 
 // Fields contains JSON fields, separated by commas and without braces.
@@ -181,17 +181,17 @@ func (r Run) WaitsForTarget() bool {
 
 // Attempt is the record of an ended attempt.
 type Attempt struct {
-	Attempt    int    `json:"attempt"`
-	State      State  `json:"state"`
-	Reason     string `json:"reason,omitempty"`
-	Node       string `json:"node,omitempty"`
-	Token      int64  `json:"token,omitempty"`
-	StartedAt  Time   `json:"started_at,omitzero"`
-	EndedAt    Time   `json:"ended_at,omitzero"`
-	ExitCode   *int   `json:"exit_code,omitempty"`
-	Signal     string `json:"signal,omitempty"`
-	HTTPStatus int    `json:"http_status,omitempty"`
-	Usage      Usage  `json:"usage,omitzero"`
+	Attempt    int    `json:"attempt" doc:"The number of the attempt, from 1."`
+	State      State  `json:"state" doc:"How it ended."`
+	Reason     string `json:"reason,omitempty" doc:"Why: one of the reasons in docs/why.md."`
+	Node       string `json:"node,omitempty" doc:"Its node."`
+	Token      int64  `json:"token,omitempty" doc:"Its fencing token."`
+	StartedAt  Time   `json:"started_at,omitzero" doc:"When the attempt started. Absent: it did not."`
+	EndedAt    Time   `json:"ended_at,omitzero" doc:"When it ended. Absent: it has not."`
+	ExitCode   *int   `json:"exit_code,omitempty" doc:"The exit code of the process. Absent: it did not exit by itself."`
+	Signal     string `json:"signal,omitempty" doc:"The signal that ended the process, such as SIGKILL."`
+	HTTPStatus int    `json:"http_status,omitempty" doc:"The status of the last response to the request of an HTTP action."`
+	Usage      Usage  `json:"usage,omitzero" doc:"What the attempt used."`
 }
 
 // AsAttempt returns what the run keeps of its current attempt when another one follows.
@@ -397,10 +397,10 @@ type Progress struct {
 
 // AttemptStatus is what a running attempt has reported so far in its status file.
 type AttemptStatus struct {
-	Namespace string `json:"namespace"`
-	Task      string `json:"task"`
-	Run       string `json:"run"`
-	Attempt   int    `json:"attempt"`
+	Namespace string `json:"namespace" doc:"The namespace of the task."`
+	Task      string `json:"task" doc:"The name of the task."`
+	Run       string `json:"run" doc:"The id of the run."`
+	Attempt   int    `json:"attempt" doc:"The number of the attempt."`
 	Paused    bool   `json:"paused,omitempty" doc:"Its processes are paused."`
 
 	StatusReport
@@ -413,10 +413,10 @@ func (a AttemptStatus) CopyTo(r *Run) {
 
 // Usage is the resources that the processes of an attempt used. 0 means less than the unit, or unknown.
 type Usage struct {
-	CPUMS      int64 `json:"cpu_ms,omitempty"`      // CPU time in milliseconds
-	MemoryPeak int64 `json:"memory_peak,omitempty"` // bytes: of all processes if limits.memory is set, otherwise of the largest process
-	IORead     int64 `json:"io_read,omitempty"`     // bytes read from storage
-	IOWritten  int64 `json:"io_written,omitempty"`  // bytes written to storage
+	CPUMS      int64 `json:"cpu_ms,omitempty" doc:"CPU time in milliseconds."`
+	MemoryPeak int64 `json:"memory_peak,omitempty" doc:"The peak memory in bytes: of all processes if limits.memory is set, otherwise of the largest process."`
+	IORead     int64 `json:"io_read,omitempty" doc:"Bytes read from storage."`
+	IOWritten  int64 `json:"io_written,omitempty" doc:"Bytes written to storage."`
 }
 
 // IsZero reports whether no usage is known.

@@ -296,15 +296,15 @@ func meantFact(key string) string {
 // Facts are measurements of a node's host. A fact that the node cannot measure is absent, and a selector that
 // compares it does not match.
 type Facts struct {
-	CPUs       int      `json:"cpus,omitempty"`        // CPUs that the daemon may use: the whole CPUs of a cgroup quota, at least 1
-	HostCPUs   int      `json:"host_cpus,omitempty"`   // CPUs of the machine, to which the load refers; only if they are more than CPUs
-	Memory     int64    `json:"memory,omitempty"`      // bytes: of the machine, or the limit of the daemon's cgroup if that is less
-	MemoryFree *int64   `json:"memory_free,omitempty"` // bytes that are available without swapping
-	Disk       int64    `json:"disk,omitempty"`        // bytes: the size of the file system with the data directory
-	DiskFree   *int64   `json:"disk_free,omitempty"`   // bytes of it that are available to users other than root
-	Load1      *float64 `json:"load1,omitempty"`       // load averages over 1, 5 and 15 minutes, always of the whole machine
-	Load5      *float64 `json:"load5,omitempty"`
-	Load15     *float64 `json:"load15,omitempty"`
+	CPUs       int      `json:"cpus,omitempty" doc:"CPUs that the daemon may use: the whole CPUs of a cgroup quota, at least 1."`
+	HostCPUs   int      `json:"host_cpus,omitempty" doc:"CPUs of the machine, to which the load refers; only if they are more than cpus."`
+	Memory     int64    `json:"memory,omitempty" doc:"The memory of the machine in bytes, or the limit of the control group of the daemon if that is less."`
+	MemoryFree *int64   `json:"memory_free,omitempty" doc:"How many bytes are available without swapping."`
+	Disk       int64    `json:"disk,omitempty" doc:"The size of the file system with the data directory, in bytes."`
+	DiskFree   *int64   `json:"disk_free,omitempty" doc:"How many of these bytes are available to users other than root."`
+	Load1      *float64 `json:"load1,omitempty" doc:"The load average over one minute, of the whole machine."`
+	Load5      *float64 `json:"load5,omitempty" doc:"The load average over 5 minutes."`
+	Load15     *float64 `json:"load15,omitempty" doc:"The load average over 15 minutes."`
 }
 
 // The names of facts in selectors and settings.

@@ -291,15 +291,15 @@ func (s Spec) WithDefaults() Spec {
 // Task is a stored Spec with the fields that Carillon adds.
 type Task struct {
 	Spec
-	UID        string `json:"uid"`
-	Generation int64  `json:"generation"` // increases by one with every change
-	CreatedAt  Time   `json:"created_at"`
-	UpdatedAt  Time   `json:"updated_at"`
-	UpdatedBy  string `json:"updated_by,omitempty"`
-	Change     string `json:"change,omitempty"` // what made this version: one of the Change constants
+	UID        string `json:"uid" doc:"Identifies the task. A task that is created again under the same name has another one."`
+	Generation int64  `json:"generation" doc:"Increases by one with every change."`
+	CreatedAt  Time   `json:"created_at" doc:"When the task was created."`
+	UpdatedAt  Time   `json:"updated_at" doc:"When its current version was stored."`
+	UpdatedBy  string `json:"updated_by,omitempty" doc:"Who stored its current version."`
+	Change     string `json:"change,omitempty" doc:"What made this version." enum:"created,updated,paused,resumed,rolled_back,undeleted"`
 	// Revision is the mod revision of the task's key, which --revision and If-Match compare. It is not part of
 	// the stored value.
-	Revision int64 `json:"revision,omitempty" record:"-"`
+	Revision int64 `json:"revision,omitempty" record:"-" doc:"The etcd revision of its last change, which If-Match compares."`
 }
 
 // Entry is the part of a task that the scheduler needs. It is stored in the task's shard, so that an owner
@@ -365,12 +365,12 @@ type Own struct {
 
 // Pause is a period without ticks.
 type Pause struct {
-	Since   Time   `json:"since"`
-	By      string `json:"by,omitempty"` // who paused the task; PausedByFailures if Carillon did
-	Reason  string `json:"reason,omitempty"`
-	Until   Time   `json:"until,omitzero"` // the pause ends by itself at this time
-	Ended   Time   `json:"ended,omitzero"` // when a user ended it before Until
-	EndedBy string `json:"ended_by,omitempty"`
+	Since   Time   `json:"since" doc:"When it began."`
+	By      string `json:"by,omitempty" doc:"Who paused the task; carillon, if it did so itself."`
+	Reason  string `json:"reason,omitempty" doc:"Why, as its author wrote it."`
+	Until   Time   `json:"until,omitzero" doc:"The pause ends by itself at this time."`
+	Ended   Time   `json:"ended,omitzero" doc:"When a user ended it before Until."`
+	EndedBy string `json:"ended_by,omitempty" doc:"Who ended it before its end."`
 }
 
 // PausedByFailures is the author of the pause of a task that failed too often.

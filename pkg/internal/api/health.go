@@ -107,7 +107,8 @@ func (s *server) nodeRoutes() []*httpapi.Operation {
 	document, text := reflect.TypeFor[map[string]any](), reflect.TypeFor[string]()
 
 	return []*httpapi.Operation{
-		{ID: "healthz", Method: get, Path: "/healthz", Tag: "health", Summary: "Check that the process responds", Public: true, Status: 200, Streams: true, Handler: httpapi.NoQuery(s.serveHealth)},
+		{ID: "healthz", Method: get, Path: "/healthz", Tag: "health", Summary: "Check that the process responds",
+			Description: "It answers 200 as long as the process can answer, whatever the state of etcd and of the cluster. Use it for liveness checks.", Public: true, Status: 200, Streams: true, Handler: httpapi.NoQuery(s.serveHealth)},
 		{ID: "readyz", Method: get, Path: "/readyz", Tag: "health", Summary: "Check that the node is ready to work", Description: "With a valid token, the answer 503 contains the reason.", Public: true, Status: 200, Streams: true, Errors: []int{503}, Handler: httpapi.NoQuery(s.serveReady)},
 		{ID: "get-metrics", Verb: access.Read, Kind: access.Cluster, Method: get, Path: "/metrics", Tag: "health", Summary: "Read the node's Prometheus metrics",
 			Description: "A node with the setting metrics_listen also serves them without a token, at that address.",

@@ -73,6 +73,7 @@ var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
 	"role": "The name of a role.", "binding": "The name of a binding.", "token": "The id of a token.", "subject": "A subject: user:NAME, group:PROVIDER/NAME, service:NAME or cert:NAME.",
 	"id": "A run id, or a unique prefix of one.", "kind": "The kind of an alert: failures, success_within, success_by, max_lateness, max_duration or max_pause.", "code": "The code of a problem of the cluster.", "silence": "The ID of a silence.",
+	"rule": "The name of a rule of alerts.", "limit": "The name of a node, or a prefix of names that ends in *.", "member": "The name of a member of etcd, or its ID in hexadecimal.",
 }
 
 // addRoute adds an operation to the document.
@@ -179,6 +180,10 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 			r.Content = ok.Content
 		}
 
+		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+			r.Headers = map[string]*huma.Param{"Retry-After": {Description: "How many seconds to wait before the next request.", Schema: &huma.Schema{Type: huma.TypeInteger}}}
+		}
+
 		op.Responses[strconv.Itoa(status)] = r
 	}
 }
@@ -258,7 +263,7 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "null removes a name, other values are added."}
 		}
 
-		p.Properties[name] = &huma.Schema{AnyOf: any}
+		p.Properties[name] = &huma.Schema{AnyOf: any, Description: field.Description}
 	}
 
 	return p

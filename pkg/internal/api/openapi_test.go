@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -280,6 +281,97 @@ func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 			if !slices.ContainsFunc(doc.Tags, func(tag struct{ Name string }) bool { return slices.Contains(op.Tags, tag.Name) }) {
 				t.Errorf("%s %s has tags %v, and none of them is described", method, path, op.Tags)
 			}
+		}
+	}
+}
+
+// Generated clients and their users have nothing but the document, so each operation, parameter and field says what it is.
+func TestOpenAPI_DescribesEverything(t *testing.T) {
+	doc := document(t)
+	isEmpty := func(v any) bool { text, _ := at(v, "description").(string); return text == "" }
+
+	for path, item := range doc["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			if isEmpty(op) {
+				t.Errorf("%s %s has no description", method, path)
+			}
+
+			params, _ := at(op, "parameters").([]any)
+			for _, p := range params {
+				if isEmpty(p) {
+					t.Errorf("%s %s: the parameter %v has no description", method, path, at(p, "name"))
+				}
+			}
+		}
+	}
+
+	for name, schema := range at(doc, "components", "schemas").(map[string]any) {
+		properties, _ := at(schema, "properties").(map[string]any)
+		for field, p := range properties {
+			if isEmpty(p) {
+				t.Errorf("%s.%s has no description", name, field)
+			}
+		}
+	}
+}
+
+// A client that is too early or too fast finds in the answer when to try again.
+func TestOpenAPI_SaysWhenToTryAgain(t *testing.T) {
+	for path, item := range document(t)["paths"].(map[string]any) {
+		for method, op := range item.(map[string]any) {
+			for _, status := range []string{"429", "503"} {
+				if r := at(op, "responses", status); r != nil && at(r, "headers", "Retry-After", "schema", "type") != "integer" {
+					t.Errorf("%s %s: %s has no Retry-After", method, path, status)
+				}
+			}
+		}
+	}
+}
+
+// What an answer can say is a type of its own in generated clients.
+func TestOpenAPI_ListsTheValuesOfAnswers(t *testing.T) {
+	doc := document(t)
+	values := func(schema, field string) (list []string) {
+		p := at(doc, "components", "schemas", schema, "properties", field)
+		if items := at(p, "items"); items != nil {
+			p = items
+		}
+		all, _ := at(p, "enum").([]any)
+		for _, v := range all {
+			list = append(list, v.(string))
+		}
+
+		return list
+	}
+
+	var verdicts, kinds []string
+	for _, v := range task.Verdicts() {
+		verdicts = append(verdicts, string(v.Verdict))
+	}
+	kinds = append(task.EventKinds(), task.EventGap)
+
+	for _, c := range []struct {
+		schema, field string
+		want          []string
+	}{
+		{"Answer", "verdict", verdicts},
+		{"Stretch", "verdict", verdicts},
+		{"Event", "kind", kinds},
+		{"Run", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
+		{"Cancelled", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
+		{"Event", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
+		{"Node", "state", []string{task.NodeReady, task.NodeCordoned, task.NodeDraining}},
+		{"BoardNode", "state", []string{task.NodeReady, task.NodeCordoned, task.NodeDraining}},
+		{"Task", "change", []string{task.ChangeCreated, task.ChangeUpdated, task.ChangePaused, task.ChangeResumed, task.ChangeRolledBack, task.ChangeUndeleted}},
+		{"Task", "state", []string{client.TaskUnreadable, client.TaskFailing, client.TaskFrozen, client.TaskPaused, client.TaskRunning, client.TaskWaiting, client.TaskEnded, client.TaskOK}},
+		{"BatchResult", "result", []string{client.Created, client.Configured, client.Unchanged, client.Failed}},
+		{"Token", "kind", []string{task.TokenKindSession, task.TokenKindLink}},
+		{"Finding", "severity", []string{task.Grave, task.Mild}},
+		{"RepairResult", "result", []string{task.Repaired, task.NotAsFound, task.NotRepairable, task.RepairFailed}},
+		{"AuditRecord", "outcome", []string{task.AuditIntended, task.AuditDone, task.AuditFailed, task.AuditRefused, task.AuditRead, task.AuditForwarded}},
+	} {
+		if got := values(c.schema, c.field); !slices.Equal(got, c.want) {
+			t.Errorf("%s.%s: %v, want %v", c.schema, c.field, got, c.want)
 		}
 	}
 }

@@ -19,9 +19,9 @@ type BoardRange struct {
 // BoardAnswer is what the owners of shards show on a board. The counts cover all tasks that the query selects, and the lists
 // contain the first items. Of one task, each list contains at most maxTaskRuns runs.
 type BoardAnswer struct {
-	Counts task.BoardCounts `json:"counts"`
-	Lists  task.BoardLists  `json:"lists"`
-	Tally  task.Tally       `json:"tally"` // of all namespaces, so it is empty if the query selects some
+	Counts task.BoardCounts `json:"counts" doc:"The counts of the board, of these shards."`
+	Lists  task.BoardLists  `json:"lists" doc:"The lists of the board, of these shards."`
+	Tally  task.Tally       `json:"tally" doc:"The counters of the last minute, of all namespaces; empty if the query selects some."`
 }
 
 // boardScan collects the board of the shards of one node.

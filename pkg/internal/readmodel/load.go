@@ -37,21 +37,21 @@ func (l *LoadRange) until() int64 { return l.From + int64(l.Minutes)*minuteMS }
 // Load is how many runs ticks will cause. Limits such as max_runs, overlap policies and freezes are not considered: a
 // Load is what falls due.
 type Load struct {
-	Runs []float64 `json:"runs"` // by minute; a part of a run is what falls into a minute on average
+	Runs []float64 `json:"runs" doc:"The number of runs in each minute. A part of a run is what falls into a minute on average."`
 	// Tasks is how many tasks have a tick in this time.
-	Tasks int `json:"tasks"`
+	Tasks int `json:"tasks" doc:"The number of tasks with a tick in this time."`
 	// Jittered is how many of Tasks have jitter. Their runs are spread evenly over the time in which they may be due.
-	Jittered int `json:"jittered"`
+	Jittered int `json:"jittered" doc:"How many of these tasks have jitter."`
 	// Inexact is how many of Tasks combine @every with other expressions. The runs of @every are spread evenly over the
 	// whole time, because a row does not contain when they begin.
-	Inexact int `json:"inexact"`
+	Inexact int `json:"inexact" doc:"How many of these tasks combine @every with other expressions."`
 	// AfterCompletion is how many tasks have a tick that follows from the end of a run, and are not counted: it is not
 	// known when their runs end.
-	AfterCompletion int `json:"after_completion"`
+	AfterCompletion int `json:"after_completion" doc:"The number of tasks whose ticks follow from the ends of runs."`
 	// Makers are what makes the runs of the minutes that LoadRange.Makers names, in the same order.
-	Makers [][]Maker `json:"makers,omitempty"`
+	Makers [][]Maker `json:"makers,omitempty" doc:"For each minute that was asked for, the schedules with the most runs."`
 	// Seconds are the runs of each second of the minutes that LoadRange.Makers names, in the same order.
-	Seconds [][]float64 `json:"seconds,omitempty"`
+	Seconds [][]float64 `json:"seconds,omitempty" doc:"For each minute that was asked for, the number of runs in each second."`
 }
 
 // minuteSeconds is how many seconds a minute has.
@@ -60,9 +60,9 @@ const minuteSeconds = 60
 // Maker is all tasks with the same schedule, with what they contribute to a minute.
 type Maker struct {
 	MakerKey
-	Tasks int      `json:"tasks"` // that may have a run in this minute
-	Runs  float64  `json:"runs"`
-	Names []string `json:"names"` // the first few tasks in the order of their names
+	Tasks int      `json:"tasks" doc:"The number of tasks that may have a run in this minute."`
+	Runs  float64  `json:"runs" doc:"The number of their runs in this minute."`
+	Names []string `json:"names" doc:"The first few tasks in the order of their names."`
 }
 
 // MakerKey identifies a Maker.

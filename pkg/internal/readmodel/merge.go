@@ -8,30 +8,30 @@ import (
 
 // ShardAnswer is what the owner of a shard says about its tasks that match a query.
 type ShardAnswer struct {
-	Shard int   `json:"shard"`
-	Owner int64 `json:"owner"` // mod revision of the owner key under which the shard is served
+	Shard int   `json:"shard" doc:"The number of the shard."`
+	Owner int64 `json:"owner" doc:"The mod revision of the owner key under which the shard is served."`
 	// AgeMS is how many milliseconds ago the owner last heard from the shard's watch.
-	AgeMS int64 `json:"age_ms"`
+	AgeMS int64 `json:"age_ms" doc:"How many milliseconds ago the owner last heard from the watch of the shard."`
 	// Rows is the number of all tasks of the shard, also of those that do not match. Unread is how many of them were not
 	// asked for their last end yet, which happens after the shard has got a new owner.
-	Rows   int `json:"rows"`
-	Unread int `json:"unread,omitempty"`
+	Rows   int `json:"rows" doc:"The number of all tasks of the shard, also of those that do not match."`
+	Unread int `json:"unread,omitempty" doc:"The number of tasks whose history the owner has not read yet."`
 	Counts
 }
 
 // NodeAnswer is what a node says about the shards that it owns.
 type NodeAnswer struct {
-	Node   string        `json:"node"`
-	Shards []ShardAnswer `json:"shards"`
-	Places []Place       `json:"places"`         // the first of all these shards, in order
-	More   bool          `json:"more"`           // further places follow
-	Load   *Load         `json:"load,omitempty"` // of all these shards, if the query asks for it
+	Node   string        `json:"node" doc:"The node that answers."`
+	Shards []ShardAnswer `json:"shards" doc:"The shards for which it answers."`
+	Places []Place       `json:"places" doc:"The first tasks that match in all these shards, in order."`
+	More   bool          `json:"more" doc:"Further tasks match."`
+	Load   *Load         `json:"load,omitempty" doc:"The load of all these shards, if the query asks for it."`
 	// Recent are the newest runs of all these shards, if the query asks for them.
-	Recent *RecentRuns `json:"recent,omitempty"`
+	Recent *RecentRuns `json:"recent,omitempty" doc:"The newest runs of the tasks that match, if the query asks for them."`
 	// Splits are names of tasks that divide all tasks into parts of similar sizes, in no order, if the query asks for them.
-	Splits []string `json:"splits,omitempty"`
+	Splits []string `json:"splits,omitempty" doc:"Names of tasks that divide all tasks into parts of similar sizes, in no order, if the query asks for them."`
 	// Board is what a board shows of all these shards, and of those that are being opened, if the query asks for it.
-	Board *BoardAnswer `json:"board,omitempty"`
+	Board *BoardAnswer `json:"board,omitempty" doc:"The board of these shards, if the query asks for it."`
 }
 
 // Scan answers a query for the shards of one node, one index after another.

@@ -161,11 +161,11 @@ func (o Order) key(r *Row) int64 {
 
 // Place is the position of a task in a list. No two tasks have the same.
 type Place struct {
-	Key   int64  `json:"key"`  // see Order
-	Name  string `json:"name"` // namespace/name
-	Shard int    `json:"shard"`
+	Key   int64  `json:"key" doc:"What the task is sorted by."`
+	Name  string `json:"name" doc:"The namespace and the name of the task."`
+	Shard int    `json:"shard" doc:"The number of the shard."`
 
-	Failing bool `json:"failing,omitempty"` // the task is failing; it has no part in the order
+	Failing bool `json:"failing,omitempty" doc:"The task is failing."`
 }
 
 // Compare orders places.
@@ -179,13 +179,13 @@ func (p *Place) Compare(q *Place) int {
 
 // Counts are how many of the matching tasks have a property. A task may have several.
 type Counts struct {
-	Tasks      int `json:"tasks"`
-	Paused     int `json:"paused"`
-	Failing    int `json:"failing"`
-	Active     int `json:"active"`  // tasks with an active run
-	Waiting    int `json:"waiting"` // tasks with a waiting run
-	Overdue    int `json:"overdue"`
-	Unreadable int `json:"unreadable"`
+	Tasks      int `json:"tasks" doc:"The number of tasks that match."`
+	Paused     int `json:"paused" doc:"How many of them are paused."`
+	Failing    int `json:"failing" doc:"How many of them are failing."`
+	Active     int `json:"active" doc:"How many of them have an active run."`
+	Waiting    int `json:"waiting" doc:"How many of them have a waiting run."`
+	Overdue    int `json:"overdue" doc:"How many of them have a tick that is overdue."`
+	Unreadable int `json:"unreadable" doc:"How many of them have an entry that cannot be read."`
 }
 
 // OverdueAfter is the age from which an undecided tick counts as overdue.

@@ -11,8 +11,8 @@ const maxRecentRuns = 256
 
 // RunPlace identifies a run that waits or has ended, or ticks that did not run. Its id begins with its time.
 type RunPlace struct {
-	Task string `json:"task"` // namespace/name
-	Run  string `json:"run"`
+	Task string `json:"task" doc:"The namespace and the name of the task."`
+	Run  string `json:"run" doc:"The id of the run."`
 }
 
 // compareRuns orders runs by their ids, and so by their times.
@@ -110,8 +110,8 @@ func (in *Index) addRuns(q *Query, list []RunPlace) ([]RunPlace, string) {
 // RecentRuns are the newest runs that owners remember, the newest first. They are all that match with ids greater than
 // After.
 type RecentRuns struct {
-	Runs  []RunPlace `json:"runs"`
-	After string     `json:"after"`
+	Runs  []RunPlace `json:"runs" doc:"The runs, the newest first."`
+	After string     `json:"after" doc:"The list has all runs that match and whose ids are greater than this."`
 }
 
 // Merge adds the runs of other shards, and limits the list.

@@ -148,6 +148,9 @@ type (
 	sizeDoc      struct{}
 	countDoc     struct{}
 	succeedDoc   struct{}
+	verdictDoc   struct{}
+	alertDoc     struct{}
+	receiverDoc  struct{}
 )
 
 // Schema describes task.Schedules.
@@ -180,6 +183,26 @@ func (sizeDoc) Schema(huma.Registry) *huma.Schema {
 // Schema describes task.State.
 func (stateDoc) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.States()...)}
+}
+
+// Schema describes task.Verdict.
+func (verdictDoc) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, v := range task.Verdicts() {
+		s.Enum = append(s.Enum, string(v.Verdict))
+	}
+
+	return s
+}
+
+// Schema describes task.AlertKind.
+func (alertDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: enumOf(append(slices.Clone(task.TaskAlertKinds[:]), task.AlertMore, task.AlertCluster)...)}
+}
+
+// Schema describes task.AlertReceiverState.
+func (receiverDoc) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.ReceiverNotified, task.ReceiverSending, task.ReceiverFailed, task.ReceiverWaiting, task.ReceiverSettled)}
 }
 
 // Schema describes task.Count.
@@ -215,6 +238,9 @@ func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Count](), reflect.TypeFor[countDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Succeed](), reflect.TypeFor[succeedDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Verdict](), reflect.TypeFor[verdictDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.AlertKind](), reflect.TypeFor[alertDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.AlertReceiverState](), reflect.TypeFor[receiverDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
 	reg.Schema(reflect.TypeFor[task.Spec](), true, "")
 }

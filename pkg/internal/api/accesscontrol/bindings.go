@@ -50,10 +50,12 @@ func (h *bindingHandlers) Routes() []*httpapi.Operation {
 		{ID: "list-bindings", Method: http.MethodGet, Path: "/v1/bindings", Tag: "access", Summary: "List the bindings that you may see", Description: listBindAbout,
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Binding]](), Handler: httpapi.Query(h.listBindings)},
 		{ID: "get-binding", Method: http.MethodGet, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Read a binding",
-			Status: 200, Answer: binding, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
+			Description: "A binding gives a role to subjects, in the cluster or in some namespaces. You see it if you may read bindings where it applies.",
+			Status:      200, Answer: binding, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-binding", Method: http.MethodPut, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Create or replace a binding", Description: setBindAbout,
 			Body: jsonBody(binding), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: binding, Tagged: true, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.setBinding)},
 		{ID: "delete-binding", Method: http.MethodDelete, Path: "/v1/bindings/{binding}", Tag: "access", Summary: "Delete a binding",
+			Description: "The subjects of the binding lose its rights at once: no change that depends on them is made afterwards. The last administrator of the cluster cannot be removed.",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }

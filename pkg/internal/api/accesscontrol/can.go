@@ -22,7 +22,8 @@ type rightsHandlers struct {
 func (h *rightsHandlers) Routes() []*httpapi.Operation {
 	return []*httpapi.Operation{
 		{ID: "whoami", Method: http.MethodGet, Path: "/v1/whoami", Tag: "access", Summary: "Read your identity and your rights",
-			Status: 200, Answer: reflect.TypeFor[client.WhoAmI](), Handler: httpapi.NoQuery(h.whoAmI)},
+			Description: "The answer says as whom the node knows you, with which token or certificate, and which rights you have within the scope of the token.",
+			Status:      200, Answer: reflect.TypeFor[client.WhoAmI](), Handler: httpapi.NoQuery(h.whoAmI)},
 		{ID: "can", Method: http.MethodGet, Path: "/v1/access/can", Tag: "access", Summary: "Check whether you or another subject may do something", Description: canAbout,
 			Status: 200, Answer: reflect.TypeFor[client.Decision](), Handler: httpapi.Query(h.checkRight)},
 	}

@@ -48,13 +48,16 @@ func (h *namespaceHandlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-namespaces", Method: http.MethodGet, Path: "/v1/namespaces", Tag: "access", Summary: "List the namespaces that you may read",
-			Status: 200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listAll)},
+			Description: "They are in the order of their names.",
+			Status:      200, Answer: reflect.TypeFor[client.List[task.Namespace]](), Handler: httpapi.Query(h.listAll)},
 		{ID: "get-namespace", Method: http.MethodGet, Path: httpapi.InNamespace, Tag: "access", Summary: "Read the record of a namespace: what its tasks may use",
-			Status: 200, Answer: ns, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
+			Description: "The record says which users, groups, hosts and kinds of actions the tasks of the namespace may use. Everybody who may read the tasks of the namespace may read it.",
+			Status:      200, Answer: ns, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-namespace", Method: http.MethodPut, Path: httpapi.InNamespace, Tag: "access", Summary: "Create or replace the record of a namespace", Description: setNSAbout + dryRunAbout,
 			Body: jsonBody(ns), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NamespaceChange](), Tagged: true, Errors: []int{409, 429},
 			Handler: httpapi.Query(h.setNamespace)},
 		{ID: "delete-namespace", Verb: access.Delete, Kind: access.Namespaces, Method: http.MethodDelete, Path: httpapi.InNamespace, Tag: "access", Summary: "Delete the record of a namespace that has neither tasks nor secrets",
+			Description: "The answer is 409 with the code not_empty while it has any.",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }

@@ -42,12 +42,15 @@ func (h *nodeLimitHandlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-node-limits", Verb: access.Read, Kind: access.Nodes, Method: http.MethodGet, Path: "/v1/node-limits", Tag: "access", Summary: "List the limits of the labels of nodes",
-			Status: 200, Answer: reflect.TypeFor[client.List[task.NodeLimit]](), Handler: httpapi.Query(h.listAll)},
+			Description: "A limit names a node, or nodes with a prefix, and the labels that they may have.",
+			Status:      200, Answer: reflect.TypeFor[client.List[task.NodeLimit]](), Handler: httpapi.Query(h.listAll)},
 		{ID: "get-node-limit", Verb: access.Read, Kind: access.Nodes, Method: http.MethodGet, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Read the limit of the labels of a node, or of the nodes with a prefix",
-			Status: 200, Answer: limit, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
+			Description: "A limit names a node, or nodes with a prefix, and the labels that they may have.",
+			Status:      200, Answer: limit, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-node-limit", Verb: access.Grant, Kind: access.Access, Method: http.MethodPut, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Limit which labels nodes may have", Description: setLimitAbout + dryRunAbout,
 			Body: jsonBody(limit), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.NodeLimitChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setNodeLimit)},
 		{ID: "delete-node-limit", Verb: access.Grant, Kind: access.Access, Method: http.MethodDelete, Path: "/v1/node-limits/{limit}", Tag: "access", Summary: "Delete a limit of the labels of nodes",
+			Description: "Afterwards, these nodes have all labels that they announce, unless another limit applies to them.",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }

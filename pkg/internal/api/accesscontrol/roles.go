@@ -43,10 +43,12 @@ func (h *roleHandlers) Routes() []*httpapi.Operation {
 		{ID: "list-roles", Method: http.MethodGet, Path: "/v1/roles", Tag: "access", Summary: "List the roles, the built-in ones first",
 			Description: "Requires read on access, or on the bindings of a namespace.", Status: 200, Answer: reflect.TypeFor[client.List[task.Role]](), Handler: httpapi.NoQuery(h.listRoles)},
 		{ID: "get-role", Method: http.MethodGet, Path: "/v1/roles/{role}", Tag: "access", Summary: "Read a role",
-			Status: 200, Answer: role, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
+			Description: "A role is a list of rules, each with verbs and kinds of objects. The built-in roles have no revision.",
+			Status:      200, Answer: role, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.get)},
 		{ID: "set-role", Verb: access.Grant, Kind: access.Access, Method: http.MethodPut, Path: "/v1/roles/{role}", Tag: "access", Summary: "Create or replace a role", Description: setRoleAbout + dryRunAbout,
 			Body: jsonBody(role), Conditional: true, Creates: true, Writes: true, Status: 200, Answer: reflect.TypeFor[client.RoleChange](), Tagged: true, Errors: []int{409, 429}, Handler: httpapi.Query(h.setRole)},
 		{ID: "delete-role", Verb: access.Grant, Kind: access.Access, Method: http.MethodDelete, Path: "/v1/roles/{role}", Tag: "access", Summary: "Delete a role that no binding uses",
+			Description: "The answer is 409 while a binding or the scope of a token uses the role. Built-in roles cannot be deleted.",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.delete)},
 	}
 }

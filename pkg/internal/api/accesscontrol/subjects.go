@@ -22,7 +22,8 @@ func (h *subjectHandlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-subjects", Verb: access.Read, Kind: access.Access, Method: http.MethodGet, Path: "/v1/subjects", Tag: "access", Summary: "List the subjects that have bindings or tokens, or are disabled",
-			Status: 200, Answer: reflect.TypeFor[client.List[client.Subject]](), Handler: httpapi.Query(h.listSubjects)},
+			Description: "A subject exists as soon as a binding or a token names it. The list says which of them are disabled.",
+			Status:      200, Answer: reflect.TypeFor[client.List[client.Subject]](), Handler: httpapi.Query(h.listSubjects)},
 		{ID: "disable-subject", Verb: access.Grant, Kind: access.Access, Method: http.MethodPost, Path: "/v1/subjects/{subject}/disable", Tag: "access", Summary: "Disable a subject, so that it may do nothing",
 			Description: "Its tokens are no longer accepted, and its streams end. Its tasks continue, because they belong to their namespaces. The answer lists its bindings and tokens, and those that it created for others.",
 			Writes:      true, Status: 200, Answer: subject, Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.disableSubject)},

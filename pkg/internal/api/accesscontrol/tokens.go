@@ -39,7 +39,8 @@ func (h *tokenHandlers) Routes() []*httpapi.Operation {
 		{ID: "create-token", Method: http.MethodPost, Path: "/v1/tokens", Tag: "access", Summary: "Create a token", Description: newTokenAbout,
 			Body: jsonBody(reflect.TypeFor[client.TokenRequest]()), Writes: true, Status: 201, Answer: reflect.TypeFor[client.NewToken](), Errors: []int{404, 409}, Handler: httpapi.NoQuery(h.createToken)},
 		{ID: "get-token", Method: http.MethodGet, Path: "/v1/tokens/{token}", Tag: "access", Summary: "Read a token, without its secret",
-			Status: 200, Answer: reflect.TypeFor[task.Token](), Handler: httpapi.NoQuery(h.getToken)},
+			Description: "You see your own tokens. To see those of others, you need read on access.",
+			Status:      200, Answer: reflect.TypeFor[task.Token](), Handler: httpapi.NoQuery(h.getToken)},
 		{ID: "delete-token", Method: http.MethodDelete, Path: "/v1/tokens/{token}", Tag: "access", Summary: "Delete a token", Description: delTokenAbout,
 			Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteToken)},
 	}

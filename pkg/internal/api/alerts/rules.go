@@ -24,11 +24,14 @@ func (h *Handlers) ruleRoutes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-all-alert-rules", Method: http.MethodGet, Path: "/v1/alert-rules", Tag: "alerts", Summary: "List the rules of alerts of all namespaces",
-			Status: 200, Answer: many, Handler: httpapi.NoQuery(h.listRules)},
+			Description: "The list contains the rules of all namespaces that you may read.",
+			Status:      200, Answer: many, Handler: httpapi.NoQuery(h.listRules)},
 		{ID: "list-alert-rules", Verb: access.Read, Kind: access.Tasks, Method: http.MethodGet, Path: httpapi.InNamespace + "/alert-rules", Tag: "alerts", Summary: "List the rules of alerts of a namespace",
-			Status: 200, Answer: many, Handler: httpapi.NoQuery(h.listRules)},
+			Description: "A rule sets the expectations of all tasks of the namespace that it selects.",
+			Status:      200, Answer: many, Handler: httpapi.NoQuery(h.listRules)},
 		{ID: "get-alert-rule", Verb: access.Read, Kind: access.Tasks, Method: http.MethodGet, Path: ofRule, Tag: "alerts", Summary: "Read a rule of alerts",
-			Status: 200, Answer: one, Handler: httpapi.NoQuery(h.getRule)},
+			Description: "A rule sets the expectations of all tasks of the namespace that it selects.",
+			Status:      200, Answer: one, Handler: httpapi.NoQuery(h.getRule)},
 		{ID: "set-alert-rule", Verb: access.Update, Kind: access.Tasks, Method: http.MethodPut, Path: ofRule, Tag: "alerts", Summary: "Create or replace a rule of alerts",
 			Description: ruleAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.AlertRuleRequest]()},
 			DryAnswer: reflect.TypeFor[client.AlertRuleChange](), Writes: true, Status: 200, Answer: reflect.TypeFor[client.AlertRuleChange](), Errors: []int{409}, Handler: httpapi.Query(h.setRule)},

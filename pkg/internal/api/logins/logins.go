@@ -54,7 +54,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-login-providers", Public: true, Method: http.MethodGet, Path: "/v1/login/providers", Tag: "access", Summary: "List the OpenID Connect providers with which people can sign in",
-			Status: 200, Answer: reflect.TypeFor[client.List[client.LoginProvider]](), Errors: []int{400, 422, 500, 503}, Handler: httpapi.NoQuery(h.listProviders)},
+			Description: "It needs no token. The list is empty if the nodes have no setting oidc.",
+			Status:      200, Answer: reflect.TypeFor[client.List[client.LoginProvider]](), Errors: []int{400, 422, 500, 503}, Handler: httpapi.NoQuery(h.listProviders)},
 		{ID: "begin-web-login", Public: true, Method: http.MethodPost, Path: "/v1/login/web", Tag: "access", Summary: "Begin a login in a browser", Description: beginWebAbout,
 			Body: body(reflect.TypeFor[client.WebLoginRequest]()), Status: 200, Answer: reflect.TypeFor[client.WebLogin](), Errors: begins, Handler: httpapi.NoQuery(h.beginWeb)},
 		{ID: "finish-web-login", Public: true, Method: http.MethodPost, Path: "/v1/login/web:finish", Tag: "access", Summary: "Finish a login in a browser: create a session", Description: finishAbout,

@@ -41,8 +41,10 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "list-nodes", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/nodes", Tag: "cluster", Summary: "List the live nodes",
-			Status: 200, Answer: reflect.TypeFor[client.List[task.Node]](), Handler: httpapi.NoQuery(h.listNodes)},
-		{ID: "get-node", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/nodes/{node}", Tag: "cluster", Summary: "Read a node", Status: 200, Answer: reflect.TypeFor[task.Node](), Handler: httpapi.NoQuery(h.getNode)},
+			Description: "A node is in the list as long as its session lasts. A node that was lost disappears when its session ends.",
+			Status:      200, Answer: reflect.TypeFor[client.List[task.Node]](), Handler: httpapi.NoQuery(h.listNodes)},
+		{ID: "get-node", Verb: access.Read, Kind: access.Nodes, Method: get, Path: "/v1/nodes/{node}", Tag: "cluster", Summary: "Read a node",
+			Description: "The answer is 404 if the node is not present.", Status: 200, Answer: reflect.TypeFor[task.Node](), Handler: httpapi.NoQuery(h.getNode)},
 		{ID: "drain-node", Verb: access.Operate, Kind: access.Nodes, Method: post, Path: "/v1/nodes/{node}/drain", Tag: "cluster", Summary: "Drain a node: hand over its shards and runs that have not started",
 			Description: "The call returns when the node has announced the change. The drain is complete when the node has no shards and runs nothing. " + stateAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.drainNode)},
@@ -51,7 +53,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "resume-node", Verb: access.Operate, Kind: access.Nodes, Method: post, Path: "/v1/nodes/{node}/resume", Tag: "cluster", Summary: "End the drain or cordon of a node",
 			Description: stateAbout, Status: 200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeNode)},
 		{ID: "list-shards", Verb: access.Read, Kind: access.Cluster, Method: get, Path: "/v1/shards", Tag: "cluster", Summary: "List all shards and their owners",
-			Status: 200, Answer: reflect.TypeFor[client.List[task.Shard]](), Handler: httpapi.NoQuery(h.listShards)},
+			Description: "Each task belongs to one shard, and the owner of a shard schedules its tasks.",
+			Status:      200, Answer: reflect.TypeFor[client.List[task.Shard]](), Handler: httpapi.NoQuery(h.listShards)},
 	}
 }
 

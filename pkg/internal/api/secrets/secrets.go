@@ -43,17 +43,21 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	one, many := reflect.TypeFor[task.Secret](), reflect.TypeFor[client.List[task.Secret]]()
 	return []*httpapi.Operation{
 		{ID: "list-all-secrets", Method: http.MethodGet, Path: "/v1/secrets", Tag: "secrets", Summary: "List the secrets of all namespaces, without their values",
-			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
+			Description: "The list contains the secrets of all namespaces that you may read. No operation returns a value.",
+			Status:      200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
 		{ID: "list-secrets", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
-			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
+			Description: "They are in the order of their names. No operation returns a value.",
+			Status:      200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
 		{ID: "get-secret", Verb: access.Read, Kind: access.Secrets, Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read a secret's metadata, without its values",
-			Status: 200, Answer: one, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.getSecret)},
+			Description: "The answer says who changed it and when. No operation returns a value.",
+			Status:      200, Answer: one, Tagged: true, Revalidated: true, Handler: httpapi.NoQuery(h.getSecret)},
 		{ID: "set-secret", Verb: access.Set, Kind: access.Secrets, Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, creating it if needed",
 			Description: setSecretAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.SecretRequest]()},
 			Conditional: true, Creates: true, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.setSecret)},
 		{ID: "rotate-secret", Verb: access.Set, Kind: access.Secrets, Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Re-encrypt a secret",
 			Description: rotateSecretAbout, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rotateSecret)},
 		{ID: "delete-secret", Verb: access.Delete, Kind: access.Secrets, Method: http.MethodDelete, Path: ofSecret, Tag: "secrets", Summary: "Delete a secret",
+			Description: "Tasks that refer to the secret stay. Their next runs fail, because they cannot read it.",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSecret)},
 	}
 }
