@@ -48,6 +48,12 @@ func (p *pruner) checkFlags(cmd *cobra.Command, paths []string) error {
 	return task.Under("selector", err)
 }
 
+// Prune has Deliver delete the tasks that match a selector and are not in the files.
+func (op *Operation) Prune(selector string) {
+	op.prune = &pruner{on: true, selector: selector}
+	op.prune.keepApplied(op)
+}
+
 // keepApplied records the tasks in the files. A file that cannot be read is an error, because its tasks must
 // not be deleted.
 func (p *pruner) keepApplied(r *Operation) {

@@ -40,6 +40,12 @@ type importSession struct {
 	importer.Options
 	dryRun, anyNode bool
 	result          importer.Result
+
+	// For a tree of hosts.
+	tree   string // its path; "": the files are not a tree
+	hosts  []string
+	groups []importer.HostGroup // those that a task selects
+	prune  bool                 // delete tasks whose lines are no longer in the tree
 }
 
 // newImportSession returns an import without results.
@@ -54,7 +60,7 @@ func (i *importSession) bindFlags(cmd *cobra.Command, node, zone string) {
 	f.BoolVar(&i.anyNode, "any-node", false, "run on any node")
 	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` of schedules without one ("+zone+")")
 	f.StringVar(&i.Prefix, "prefix", "", "prefix task names with this `TEXT` (default: the node, if you name one)")
-	f.IntVar(&i.Keep, "keep", 0, "keep the last `N` ended runs, or ticks of shadow tasks, in the history (default 20)")
+	f.IntVar(&i.Keep, "keep", 0, "keep the last `N` ended runs, or ticks of shadow tasks, in the history (default 20; shadow tasks also those of 48 h)")
 	complete.Register(cmd, "node", complete.Nodes(i.Factory))
 
 	for _, name := range []string{"prefix", "keep"} {
@@ -106,7 +112,7 @@ func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 	}
 
 	var err error
-	i.Timezone, err = hostZone(i.Env, "/etc")
+	i.Timezone, err = zoneOf(i.Env("TZ"), etcDir("/etc"))
 
 	return err
 }
@@ -128,6 +134,10 @@ func (i *importSession) printOrApply(ctx context.Context) error {
 	r.Scoped = i.Options.Namespace != ""
 	for _, j := range i.result.Jobs {
 		r.Objects = append(r.Objects, manifest.Made(j.File, j.Line, j.Spec))
+	}
+
+	if i.tree != "" && len(r.Objects) > 0 {
+		return i.exitError(i.deliverTree(ctx, r))
 	}
 
 	if len(r.Objects) == 0 {
@@ -269,23 +279,44 @@ func hostLabel() string {
 		return "node"
 	}
 
-	name, _, _ := strings.Cut(strings.ToLower(host), ".")
-	return cmp.Or(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
+	return cmp.Or(labelOfHost(host), "node")
 }
 
-// hostZone returns the time zone in which this host's cron interprets crontabs: from TZ, or from the files
-// timezone or localtime in a directory such as /etc.
-func hostZone(env func(string) string, etc string) (string, error) {
-	candidates := []string{strings.TrimPrefix(env("TZ"), ":")}
-	if b, err := os.ReadFile(filepath.Join(etc, "timezone")); err == nil {
+// labelOfHost returns the value of the label host on nodes of a host with this name, or "" if the name is not one.
+func labelOfHost(host string) string {
+	name, _, _ := strings.Cut(strings.ToLower(host), ".")
+	return strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._")
+}
+
+// etcFiles reads files in a directory such as /etc. An os.Root is one.
+type etcFiles interface {
+	ReadFile(name string) ([]byte, error)
+	Readlink(name string) (string, error)
+}
+
+// etcDir are the files of this host in a directory.
+type etcDir string
+
+func (d etcDir) ReadFile(name string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(string(d), name))
+}
+func (d etcDir) Readlink(name string) (string, error) {
+	return os.Readlink(filepath.Join(string(d), name))
+}
+
+// zoneOf returns the time zone in which a host's cron interprets crontabs: from its TZ, or from its files timezone or
+// localtime in /etc.
+func zoneOf(tz string, etc etcFiles) (string, error) {
+	candidates := []string{strings.TrimPrefix(tz, ":")}
+	if b, err := etc.ReadFile("timezone"); err == nil {
 		candidates = append(candidates, strings.TrimSpace(string(b)))
 	}
 
-	if target, err := os.Readlink(filepath.Join(etc, "localtime")); err == nil {
+	if target, err := etc.Readlink("localtime"); err == nil {
 		if _, name, ok := strings.Cut(target, "zoneinfo/"); ok {
 			candidates = append(candidates, name)
 		}
-	} else if os.IsNotExist(err) {
+	} else if os.IsNotExist(err) && len(candidates) == 1 {
 		candidates = append(candidates, "UTC") // the default of the C library
 	}
 
@@ -301,7 +332,7 @@ func hostZone(env func(string) string, etc string) (string, error) {
 		}
 	}
 
-	return "", failure.Usage("cannot determine the name of this host's time zone").WithHint("name it, for example: --timezone Europe/Berlin")
+	return "", failure.Usage("cannot determine the name of the host's time zone").WithHint("name it, for example: --timezone Europe/Berlin")
 }
 
 // printTasks prints the tasks in a form that can be applied. YAML also contains the remarks as comments.
@@ -318,6 +349,12 @@ func (i *importSession) printTasks() error {
 	}
 
 	var b bytes.Buffer
+
+	if i.tree != "" {
+		for _, line := range i.expectation() {
+			writeRemark(&b, importer.Place{File: filepath.Clean(i.tree)}, line)
+		}
+	}
 
 	for _, r := range i.result.Refusals {
 		writeRemark(&b, r.Place, "not imported: "+r.Why)

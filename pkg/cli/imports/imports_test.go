@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestHostZone_IsThatOfThisHostsCron(t *testing.T) {
+func TestZoneOf_IsThatOfThisHostsCron(t *testing.T) {
 	for name, c := range map[string]struct{ tz, file, link, want string }{
 		"TZ":            {tz: "Asia/Tokyo", file: "Europe/Berlin", want: "Asia/Tokyo"},
 		"TZ, a colon":   {tz: ":Asia/Tokyo", want: "Asia/Tokyo"},
@@ -33,7 +33,7 @@ func TestHostZone_IsThatOfThisHostsCron(t *testing.T) {
 			}
 		}
 
-		got, err := hostZone(func(string) string { return c.tz }, etc)
+		got, err := zoneOf(c.tz, etcDir(etc))
 		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -2,6 +2,7 @@ package imports
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -20,8 +21,9 @@ import (
 // crontabCommand returns "carillon import crontab".
 func crontabCommand(f *factory.Factory) *cobra.Command {
 	i := newImportSession(f)
-	var system bool
+	var system, collect bool
 	var owner string
+	var groups []string
 	cmd := &cobra.Command{
 		Use:   "crontab FILE|DIR|-...",
 		Short: "Import crontabs as tasks",
@@ -31,31 +33,63 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			"The tasks behave as under cron: they run as that user, on this host, in its time zone (or CRON_TZ), may overlap,\n" +
 			"and do not catch up. MAILTO becomes output.mail. Lines with the same command become one task with several schedules. Task names are derived\n" +
 			"from the file and the command, so importing a file again changes nothing.\n\n" +
-			"The command reports lines that it cannot import, such as @reboot, imports the rest, and exits with 8.",
+			"A directory with a directory for each host, such as hosts/web1/etc/crontab, is a tree of hosts. A line that\n" +
+			"several hosts have becomes one task that runs on all of them. Its selector names the hosts, or the label that\n" +
+			"their nodes have according to --group. Each host keeps its time zone, which is in its etc/timezone. --collect\n" +
+			"prints a shell script that collects such a tree over ssh.\n\n" +
+			"The command reports lines that it cannot import, imports the rest, and exits with 8.",
 		Example: `  crontab -l | carillon import crontab -
   carillon import crontab /etc/crontab /etc/cron.d --dry-run
   carillon import crontab /etc/cron.d/* --shadow       # ticks are recorded, nothing starts
   carillon import crontab /var/spool/cron/crontabs/ann --node web-1
+  carillon import crontab --collect | sh -s hosts/ web1 web2 web3
+  carillon import crontab hosts/ --shadow --group 'role=web:web*'
   carillon task list -l imported=crontab,imported-from=ann`,
-		Args: factory.Args(1, -1, "the crontab"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if collect {
+				return factory.Args(0, 0, "")(cmd, args)
+			}
+			return factory.Args(1, -1, "the crontab")(cmd, args)
+		},
 	}
 	i.bindFlags(cmd, "default: this host's", "default: this host's")
 	cmd.Flags().BoolVar(&system, "system", false, "read files that have a user column")
 	cmd.Flags().StringVar(&owner, "user", "", "read the files as the crontab of the user with this `NAME`")
 	cmd.Flags().BoolVar(&i.MailOwner, "mail-owner", false, "mail the output of jobs without MAILTO to their user, as cron does")
-	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
+	cmd.Flags().StringArrayVar(&groups, "group", nil, "nodes of the tree's hosts that match have this `LABEL=VALUE:HOST,…`, and no others (repeatable)")
+	cmd.Flags().BoolVar(&i.prune, "prune", false, "delete tasks of an earlier import whose lines the tree no longer has")
+	cmd.Flags().BoolVar(&collect, "collect", false, "print a script that collects the crontabs of hosts over ssh")
+	for _, name := range []string{"user", "group"} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
+		if collect {
+			return f.Print(collectScript)
+		}
 		if system && owner != "" {
 			return failure.Usage("--system and --user cannot be used together")
 		}
 
-		err := factory.RefuseEmpty(cmd, "user")
+		tree, err := findTree(paths)
 		if err == nil {
-			err = i.fillDefaults(cmd, true)
+			err = factory.RefuseEmpty(cmd, "user")
+		}
+		if err == nil {
+			err = i.checkTreeFlags(cmd, tree)
+		}
+		if err == nil {
+			err = i.fillDefaults(cmd, !tree)
 		}
 
 		if err != nil {
 			return err
+		}
+
+		if tree {
+			if err := i.importTree(paths[0], groups); err != nil {
+				return err
+			}
+			return i.printOrApply(cmd.Context())
 		}
 
 		files, err := listFiles(paths, "crontabs", cronReads.MatchString)
@@ -97,10 +131,37 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		if len(i.result.Jobs) == 0 && len(i.result.Refusals) == 0 && slices.ContainsFunc(paths, isDirectory) {
+			return fmt.Errorf("%s: its crontabs contain no jobs", strings.Join(paths, ", "))
+		}
+
 		return i.printOrApply(cmd.Context())
 	}
 
 	return cmd
+}
+
+// checkTreeFlags refuses flags that have no meaning for a tree of hosts, or only for one.
+func (i *importSession) checkTreeFlags(cmd *cobra.Command, tree bool) error {
+	for _, name := range []string{"node", "any-node", "system", "user"} {
+		if tree && cmd.Flags().Changed(name) {
+			return failure.Usage("--%s cannot be used with a tree of hosts", name)
+		}
+	}
+
+	for _, name := range []string{"group", "prune"} {
+		if !tree && cmd.Flags().Changed(name) {
+			return failure.Usage("--%s requires a tree of hosts", name)
+		}
+	}
+
+	return nil
+}
+
+// isDirectory reports whether a path is that of a directory.
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // noteForm completes the form of a crontab whose path does not determine it, and says how the crontab is read.

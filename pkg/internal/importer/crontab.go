@@ -113,7 +113,7 @@ func Crontab(file, text string, form Form, o Options) Result {
 	}
 
 	if n := firstOfWindows(text); n > 0 {
-		r.result.addRefusal(Place{file, n}, "the lines end with CR LF, and cron takes the CR as a part of each line: convert the file with dos2unix")
+		r.result.addRefusal(Place{File: file, Line: n}, "the lines end with CR LF, and cron takes the CR as a part of each line: convert the file with dos2unix")
 		return r.result
 	}
 
@@ -121,7 +121,7 @@ func Crontab(file, text string, form Form, o Options) Result {
 	for line := range strings.Lines(text) {
 		n++
 		whole, complete := strings.CutSuffix(line, "\n")
-		r.readLine(Place{file, n}, whole, complete)
+		r.readLine(Place{File: file, Line: n}, whole, complete)
 	}
 
 	r.applyFileRules()
@@ -371,18 +371,25 @@ func (r *crontabReader) nameJob(j *Job, e entry) {
 		what = joinName(r.origin, what)
 	}
 
-	base := joinName(makeSlug(r.Prefix), what)
+	tag := hashTag(e.user + "\x00" + e.command)
+	name := jobName(r.Prefix, what, tag)
+	for n := 2; r.names[name]; n++ {
+		tag = fmt.Sprintf("%s-%d", hashTag(e.user+"\x00"+e.command), n)
+		name = jobName(r.Prefix, what, tag)
+	}
+
+	r.names[name] = true
+	j.Spec.Name, j.what, j.tag = name, what, tag
+}
+
+// jobName returns the name of a task. what is shortened if the name would be too long.
+func jobName(prefix, what, tag string) string {
+	base := joinName(makeSlug(prefix), what)
 	if len(base) > task.MaxName-9 {
 		base = strings.Trim(base[:task.MaxName-9], "-._")
 	}
 
-	name := joinName(base, hashTag(e.user+"\x00"+e.command))
-	for n := 2; r.names[name]; n++ {
-		name = fmt.Sprintf("%s-%s-%d", base, hashTag(e.user+"\x00"+e.command), n)
-	}
-
-	r.names[name] = true
-	j.Spec.Name = name
+	return joinName(base, tag)
 }
 
 // entry is a line of a crontab that is a job.

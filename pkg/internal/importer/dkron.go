@@ -103,7 +103,7 @@ func (d *dkronConversion) addNote(format string, args ...any) {
 
 // addDkronJob converts a job.
 func (r *Result) addDkronJob(file string, v manifest.Value, o Options) {
-	at := Place{file, v.Line()}
+	at := Place{File: file, Line: v.Line()}
 	d := &dkronConversion{options: o}
 	if err := v.Decode(&d.dkronJob); err != nil {
 		r.addRefusal(at, "is not a Dkron job: %s", typeErrorText(err))

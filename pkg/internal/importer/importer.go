@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,19 +51,30 @@ const (
 	LabelKind = "imported"      // crontab, kubernetes, systemd or dkron
 	LabelFrom = "imported-from" // the file, or what identifies it
 	LabelNode = "imported-node" // the node, or the host, that it is for
+	LabelTree = "imported-tree" // for tasks of a tree of hosts: TreeName
 )
 
 // Place is a line of a file, counted from 1; line 0 is the whole file.
 type Place struct {
-	File string
-	Line int
+	File   string
+	Line   int
+	Others int // the number of other hosts that have the same line
 }
 
 func (p Place) String() string {
-	if p.Line == 0 {
-		return p.File
+	text := p.File
+	if p.Line > 0 {
+		text = fmt.Sprintf("%s:%d", p.File, p.Line)
 	}
-	return fmt.Sprintf("%s:%d", p.File, p.Line)
+
+	switch p.Others {
+	case 0:
+		return text
+	case 1:
+		return text + " (and on another host)"
+	}
+
+	return fmt.Sprintf("%s (and on %d other hosts)", text, p.Others)
 }
 
 // Job is one job of another system, as a task.
@@ -70,6 +82,9 @@ type Job struct {
 	Place
 	Spec  task.Spec
 	Notes []string // properties of the job that have no counterpart
+
+	// what and tag are the parts of the name that follow the prefix, for jobs of crontabs.
+	what, tag string
 }
 
 // Refusal is something that was not converted, with the reason.
@@ -127,6 +142,10 @@ func (r *Result) addJob(j Job) {
 	r.Jobs = append(r.Jobs, j)
 }
 
+// shadowHistory is for how long a shadow keeps the record of each tick, so that a day or two can be compared with the log of
+// the system that still runs the job. The ledger only counts frequent ticks.
+const shadowHistory = task.Duration(48 * time.Hour)
+
 // newSpec returns a task with the options and the labels for its kind and origin.
 func (o Options) newSpec(kind, from string) task.Spec {
 	s := task.Defaults()
@@ -139,8 +158,11 @@ func (o Options) newSpec(kind, from string) task.Spec {
 	}
 
 	s.Shadow = o.Shadow
-	if o.Keep > 0 {
+	switch {
+	case o.Keep > 0:
 		s.History.Keep = o.Keep
+	case o.Shadow:
+		s.History.KeepFor = shadowHistory
 	}
 
 	s.Labels = map[string]string{LabelKind: kind}

@@ -54,7 +54,7 @@ func Kubernetes(file, text string, o Options) Result {
 func locateError(file string, err error) (at Place, why string) {
 	var fault *manifest.Error
 	if errors.As(err, &fault) {
-		return Place{file, fault.Line}, fault.Err.Error()
+		return Place{File: file, Line: fault.Line}, fault.Err.Error()
 	}
 	return Place{File: file}, err.Error()
 }
@@ -79,7 +79,7 @@ type head struct {
 
 // addObject converts an object, or the objects of a list.
 func (r *Result) addObject(file string, v manifest.Value, o Options, others map[string]int) {
-	at := Place{file, v.Line()}
+	at := Place{File: file, Line: v.Line()}
 	var h head
 	if err := v.Decode(&h); err != nil || h.Kind == "" {
 		r.addRefusal(at, "is not a Kubernetes object: it has no kind")
