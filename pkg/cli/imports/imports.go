@@ -30,7 +30,7 @@ import (
 // Command returns "carillon import".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "import", Short: "Import crontabs, Kubernetes CronJobs, systemd timers and Dkron jobs"}
-	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f), dkronCommand(f))
+	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f), dkronCommand(f), compareCommand(f))
 	return cmd
 }
 
