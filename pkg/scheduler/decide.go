@@ -286,7 +286,7 @@ func (p *plan) decideShadowTick(t *state.Task, tick int64, id, trigger string) {
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
 	p.commit.Record(t.Ref(p.s.records.Shard), r)
-	p.counts.skipped++
+	p.counts.addNotRun(task.Skipped, task.ReasonShadow, 1)
 }
 
 // skippedSpan is a worker's last record of skipped ticks of a task. The next tick that is skipped for the
@@ -338,7 +338,7 @@ func (p *plan) skipRun(t *state.Task, run task.Run, reason string) {
 	}
 
 	p.addEffect(effect)
-	p.counts.skipped += max(run.Count, 1)
+	p.counts.addNotRun(task.Skipped, reason, max(run.Count, 1))
 }
 
 // endSpan ends the current range of skipped ticks of t if the commit succeeds, because one of its ticks has another
@@ -372,7 +372,7 @@ func (p *plan) missTicks(t *state.Task, m tickpolicy.MissedTicks) {
 
 	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.ports.node, &p.s.records, t, p.now)
 	p.commit.Record(t.Ref(p.s.records.Shard), r)
-	p.counts.missed += m.Count
+	p.counts.addNotRun(task.Missed, m.Reason, m.Count)
 }
 
 // decideUncovered decides the ticks up to the watermark of entries that it does not cover, in the order in

@@ -172,6 +172,10 @@ func New(cfg Config) *Engine {
 		Store: cfg.Store, Shards: e.shardsToEvaluate, Rules: e.knownRules, Now: func() time.Time { return e.cfg.Now() }, MayWrite: func() error { return e.cfg.MayCommit() }, Logger: cfg.Logger,
 	})
 	node.RegisterNotEvaluated(cfg.Registerer, e.NotEvaluated)
+	node.RegisterShards(cfg.Registerer, func() int { return cfg.Cluster().Shards })
+	if cfg.Registerer != nil {
+		cfg.Registerer.MustRegister(newTaskCollector(e))
+	}
 
 	return e
 }
@@ -456,7 +460,7 @@ func (e *Engine) Ask(ctx context.Context, q *readmodel.Query, without []int) (re
 
 	var err error
 	if q.Filter.MatchesNothing() || q.Runs != nil {
-		err = e.eachServed(ctx, without, false, add) // it visits no rows, and costs little more than an answer that the node is busy
+		err = e.eachServed(ctx.Err, without, false, add) // it visits no rows, and costs little more than an answer that the node is busy
 	} else {
 		err = e.EachIndex(ctx, q.Subject, without, add)
 	}
@@ -544,11 +548,11 @@ func (e *Engine) EachIndex(ctx context.Context, subject string, without []int, v
 	}
 	defer end()
 
-	return e.eachServed(ctx, without, true, visit)
+	return e.eachServed(ctx.Err, without, true, visit)
 }
 
-// eachServed is EachIndex without a limit of what queries take. scans is set if visit scans rows.
-func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
+// eachServed is EachIndex without a limit of what queries take. It ends when isOver returns an error. scans is set if visit scans rows.
+func (e *Engine) eachServed(isOver func() error, without []int, scans bool, visit func(readmodel.ShardAnswer, *readmodel.Index) bool) error {
 	unyielded := 0 // rows since others were let in between
 	for _, w := range e.sortedWorkers() {
 		served := w.served.Load()
@@ -556,7 +560,7 @@ func (e *Engine) eachServed(ctx context.Context, without []int, scans bool, visi
 			continue
 		}
 
-		if err := ctx.Err(); err != nil {
+		if err := isOver(); err != nil {
 			return err
 		}
 

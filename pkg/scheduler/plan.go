@@ -65,8 +65,32 @@ type settings struct {
 
 // outcomes counts ticks by outcome, and attempts that were declared lost.
 type outcomes struct {
-	run, queued, skipped, missed, lost int64
-	lateness                           []time.Duration // of each tick that starts at once
+	run, lost int64
+	notRun    []node.TickCount // ticks that wait, are skipped or are missed, by outcome and reason
+	lateness  []time.Duration  // of each tick that starts at once
+}
+
+// addNotRun counts ticks that do not run, or not yet.
+func (o *outcomes) addNotRun(outcome task.State, reason string, ticks int64) {
+	for i := range o.notRun {
+		if c := &o.notRun[i]; c.Outcome == outcome && c.Reason == reason {
+			c.Ticks += ticks
+			return
+		}
+	}
+
+	o.notRun = append(o.notRun, node.TickCount{Outcome: outcome, Reason: reason, Ticks: ticks})
+}
+
+// neverRun returns how many ticks are skipped or missed.
+func (o *outcomes) neverRun() (ticks int64) {
+	for _, c := range o.notRun {
+		if c.Outcome != task.Queued {
+			ticks += c.Ticks
+		}
+	}
+
+	return ticks
 }
 
 // buildPlan returns a plan with as many decisions as fit into one commit. now is the time of the round. The
@@ -137,7 +161,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 			placement: s.ports.placement, pace: s.ports.tokens, line: &s.line,
 			slots: old.reserved.slots[:0], due: old.reserved.due[:0], joined: old.reserved.joined[:0],
 		},
-		counts: outcomes{lateness: old.counts.lateness[:0]},
+		counts: outcomes{notRun: old.counts.notRun[:0], lateness: old.counts.lateness[:0]},
 	}
 	old.commit.Freezes = as.freezesRead
 

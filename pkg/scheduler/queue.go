@@ -20,7 +20,7 @@ func (p *plan) enqueueRun(t *state.Task, run task.Run, reason string) {
 		p.countRun(t, run.ScheduledTime.UnixMilli())
 	}
 
-	p.counts.queued++
+	p.counts.addNotRun(task.Queued, reason, 1)
 }
 
 // serveQueue examines the waiting runs of a task in the order of their ids. It dispatches those that may

@@ -468,9 +468,11 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	w.finish("b", task.Failed)
 	h.decide(2.2)
 
-	for outcome, want := range map[string]float64{"run": 1, "queued": 1, "skipped": 2, "missed": 0} {
-		if got := valueOf(m.Ticks.WithLabelValues(outcome)); got != want {
-			t.Errorf("%g ticks %s, want %g", got, outcome, want)
+	for labels, want := range map[[2]string]float64{
+		{"run", ""}: 1, {"queued", task.ReasonNoNode}: 1, {"skipped", task.ReasonOverlap}: 2, {"missed", task.ReasonDeadline}: 0, {"queued", "other"}: 0,
+	} {
+		if got := valueOf(m.Ticks.WithLabelValues(labels[:]...)); got != want {
+			t.Errorf("%g ticks %v, want %g", got, labels, want)
 		}
 	}
 

@@ -357,11 +357,9 @@ func (e *Engine) learnFreezes(is *store.FreezeRecord) {
 // observePlan updates metrics and the counts of the last minute with what the plan has decided. Its commit has
 // succeeded.
 func (w *worker) observePlan(p *plan) {
-	w.e.metrics.CountOutcomes(node.Outcomes{
-		Run: p.counts.run, Queued: p.counts.queued, Skipped: p.counts.skipped, Missed: p.counts.missed, Lost: p.counts.lost,
-	})
+	w.e.metrics.CountOutcomes(node.Outcomes{Run: p.counts.run, NotRun: p.counts.notRun, Lost: p.counts.lost})
 
-	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.counts.lateness) > 0 {
+	if skipped := p.counts.neverRun(); skipped > 0 || len(p.counts.lateness) > 0 {
 		w.e.recent.AddDecided(p.now, skipped, p.counts.lateness)
 	}
 

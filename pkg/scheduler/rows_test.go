@@ -179,6 +179,12 @@ func rowOfState(t *state.Task) readmodel.Row {
 		}
 	}
 
+	if t.Policy != nil && t.Policy.Metrics != nil {
+		if r.Flags |= readmodel.MetricsOff; *t.Policy.Metrics {
+			r.Flags ^= readmodel.MetricsOff | readmodel.MetricsOn
+		}
+	}
+
 	// A run is active if it or one of its parts is in an inbox, or if its parts have begun. Otherwise it waits.
 	active, waiting := map[string]bool{}, map[string]bool{}
 	unreadable := map[string]bool{}

@@ -57,6 +57,7 @@ type Namespace struct {
 	EnvFiles    []string `json:"env_files,omitempty" doc:"The files on nodes that tasks may read, with env_from and stdin: absolute paths, directories that end in /, or * for any."`
 	Nodes       string   `json:"nodes,omitempty" doc:"A selector of node labels that is joined to the selector of each task."`
 	AuditReads  bool     `json:"audit_reads,omitempty" doc:"Each request that reads the output of a run writes an audit record first, and is refused if it cannot be written. Records of runs do not have the end of the output."`
+	TaskMetrics bool     `json:"task_metrics,omitempty" doc:"Tasks have metrics of their own on /metrics, unless their field metrics is false."`
 	CreatedAt   Time     `json:"created_at,omitzero" doc:"When it was created."`
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt   Time     `json:"updated_at,omitzero" doc:"When it was last changed."`

@@ -513,7 +513,7 @@ func TestQuote_CutsBetweenCharacters(t *testing.T) {
 func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	full := Task{Spec: mustRead(t, doc(`"dst": {"gap": "skip"}, "timeout": "1m", "paused": true, "labels": {"a": "b"}, "target": {"selector": "a"},
 		"start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "jitter": "1s", "max_runs": 9, "ttl": "1h", "overlap": "queue", "queue": {"limit": 3},
-		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true,
+		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true, "metrics": false,
 		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}, "accept": {"target": true},
 		"alerts": {"notify": ["ops/slack"]}`)), UID: "u", Generation: 3}
 	full.MaxActive, full.Receiver = 2, &Receiver{} // not possible with queue

@@ -48,6 +48,7 @@ type Spec struct {
 	Accept      Accept            `json:"accept,omitzero" doc:"What a manual run may give in addition to the task. A caller who may trigger the task may give all of it."`
 	Alerts      *Alerts           `json:"alerts,omitempty" doc:"What is expected of the task, and whom to notify when that is not met."`
 	Receiver    *Receiver         `json:"receiver,omitempty" doc:"Makes the task a receiver of alerts. It is started for each message."`
+	Metrics     *bool             `json:"metrics,omitempty" doc:"Whether /metrics has metrics of this task: its last success, its last end, the duration of its last run and its consecutive failures. A node reports at most 10000 tasks." absent:"the task_metrics of the namespace"`
 }
 
 // Timing contains everything that determines a task's ticks, except for the anchor of @every.
@@ -337,6 +338,7 @@ type Entry struct {
 	Accept     Accept       `json:"accept,omitzero"`
 	Alerts     *Alerts      `json:"alerts,omitempty"`
 	Receiver   *Receiver    `json:"receiver,omitempty"`
+	Metrics    *bool        `json:"metrics,omitempty"`
 	Own        *Own         `json:"own,omitempty"` // nil for most tasks
 	// NamespaceRev is the revision of the namespace's record that allowed the task when it was written. If the
 	// record has another revision when a run is to start, the owner checks the task again. 0: not known.
@@ -427,6 +429,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		Accept:     t.Accept,
 		Alerts:     t.Alerts,
 		Receiver:   t.Receiver,
+		Metrics:    t.Metrics,
 		Output:     t.Output,
 		Labels:     t.Labels,
 	}
@@ -439,7 +442,7 @@ func (e Entry) Validate() error {
 		Jitter: e.Jitter, MaxRuns: e.MaxRuns, TTL: e.TTL, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline, PauseAfter: e.PauseAfter,
 		Retry: e.Retry, Target: e.Target, History: e.History, Output: e.Output, KillSignal: e.KillSignal, Success: e.Success,
-		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver,
+		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver, Metrics: e.Metrics,
 	}
 
 	return spec.validateFields()

@@ -145,7 +145,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/scheduler/tickpolicy":        {},
 	"pkg/store/events":                {},
 	"pkg/scheduler": {
-		files: "engine.go preload.go read.go round.go worker.go",
+		files: "engine.go preload.go read.go round.go task_metrics.go worker.go",
 		types: "worker Engine Fleet",
 	},
 }

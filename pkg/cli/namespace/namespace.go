@@ -137,6 +137,7 @@ func describeNamespace(f *factory.Factory, d *output.Details, n task.Namespace) 
 	d.Field("Environment files", "%s", allowedText(n.EnvFiles, "none"))
 	d.Field("Nodes", "%s", cmp.Or(n.Nodes, "all"))
 	d.Field("Reads of output", "%s", recordedText(n.AuditReads))
+	d.Field("Metrics", "%s", metricsText(n.TaskMetrics))
 	d.Field("Created", "%s", view.ChangedText(f, n.CreatedAt, n.CreatedBy))
 	d.Field("Updated", "%s", view.ChangedText(f, n.UpdatedAt, n.UpdatedBy))
 	d.Field("Revision", "%s", view.RevisionText(n.Revision))
@@ -150,10 +151,19 @@ func recordedText(recorded bool) string {
 	return ""
 }
 
+// metricsText says whether each task has metrics of its own.
+func metricsText(has bool) string {
+	if has {
+		return "of each task"
+	}
+	return ""
+}
+
 // namespaceFlags are the flags of create and update.
 type namespaceFlags struct {
 	runAs, groups, envFiles []string
 	shell, auditReads       bool
+	taskMetrics             bool
 	nodes, description      string
 	dryRun                  bool
 }
@@ -166,6 +176,7 @@ func (nf *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 	flags.StringSliceVar(&nf.envFiles, "env-files", nil, "files on nodes that tasks may read with env_from and stdin: absolute `PATHS`, directories that end in /, or * for any (default: none)")
 	flags.StringVar(&nf.nodes, "nodes", "", "`SELECTOR` of the nodes that run the tasks (default: all nodes)")
 	flags.BoolVar(&nf.auditReads, "audit-reads", false, "write an audit record of each request that reads the output of a run")
+	flags.BoolVar(&nf.taskMetrics, "task-metrics", false, "report metrics of each task, unless its field metrics is false")
 	flags.StringVar(&nf.description, "description", "", "`TEXT` that describes the namespace")
 	flags.BoolVar(&nf.dryRun, "dry-run", false, "validate the change on the server and print it, without making it")
 	complete.Register(cmd, "nodes", complete.NodeLabels(f))
@@ -174,13 +185,14 @@ func (nf *namespaceFlags) defineFlags(f *factory.Factory, cmd *cobra.Command) {
 // applyTo changes the fields whose flags were given.
 func (nf *namespaceFlags) applyTo(cmd *cobra.Command, n *task.Namespace) (changed bool) {
 	for flag, set := range map[string]func(){
-		"run-as":      func() { n.RunAs = nf.runAs },
-		"groups":      func() { n.Groups = nf.groups },
-		"shell":       func() { n.Shell = nf.shell },
-		"env-files":   func() { n.EnvFiles = nf.envFiles },
-		"nodes":       func() { n.Nodes = nf.nodes },
-		"audit-reads": func() { n.AuditReads = nf.auditReads },
-		"description": func() { n.Description = nf.description },
+		"run-as":       func() { n.RunAs = nf.runAs },
+		"groups":       func() { n.Groups = nf.groups },
+		"shell":        func() { n.Shell = nf.shell },
+		"env-files":    func() { n.EnvFiles = nf.envFiles },
+		"nodes":        func() { n.Nodes = nf.nodes },
+		"audit-reads":  func() { n.AuditReads = nf.auditReads },
+		"task-metrics": func() { n.TaskMetrics = nf.taskMetrics },
+		"description":  func() { n.Description = nf.description },
 	} {
 		if cmd.Flags().Changed(flag) {
 			set()
@@ -193,17 +205,18 @@ func (nf *namespaceFlags) applyTo(cmd *cobra.Command, n *task.Namespace) (change
 
 // unsettable are the fields that --unset clears.
 var unsettable = map[string]func(*task.Namespace){
-	"run-as":      func(n *task.Namespace) { n.RunAs = nil },
-	"groups":      func(n *task.Namespace) { n.Groups = nil },
-	"shell":       func(n *task.Namespace) { n.Shell = false },
-	"env-files":   func(n *task.Namespace) { n.EnvFiles = nil },
-	"nodes":       func(n *task.Namespace) { n.Nodes = "" },
-	"audit-reads": func(n *task.Namespace) { n.AuditReads = false },
-	"description": func(n *task.Namespace) { n.Description = "" },
+	"run-as":       func(n *task.Namespace) { n.RunAs = nil },
+	"groups":       func(n *task.Namespace) { n.Groups = nil },
+	"shell":        func(n *task.Namespace) { n.Shell = false },
+	"env-files":    func(n *task.Namespace) { n.EnvFiles = nil },
+	"nodes":        func(n *task.Namespace) { n.Nodes = "" },
+	"audit-reads":  func(n *task.Namespace) { n.AuditReads = false },
+	"task-metrics": func(n *task.Namespace) { n.TaskMetrics = false },
+	"description":  func(n *task.Namespace) { n.Description = "" },
 }
 
 // unsettableNames are their names, in the order of the help.
-var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "audit-reads", "description"}
+var unsettableNames = []string{"run-as", "groups", "shell", "env-files", "nodes", "audit-reads", "task-metrics", "description"}
 
 func createCommand(f *factory.Factory) *cobra.Command {
 	var o namespaceFlags

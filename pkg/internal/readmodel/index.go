@@ -223,16 +223,21 @@ func (in *Index) EachRow(now int64, visit func(r *Row)) {
 // each is EachRow, and with full it also visits the rows with the flag Gone, and passes on the details of all rows. d is
 // nil if a row has none, and a if nothing is expected of the task.
 func (in *Index) each(now int64, full bool, visit func(r *Row, d *Details, a *task.Alerts)) {
-	s := indexScan{now: now, full: full, visit: visit}
+	in.scan(&indexScan{now: now, full: full, detailed: Paused, visit: visit})
+}
+
+// scan visits all chunks.
+func (in *Index) scan(s *indexScan) {
 	for from := 0; s.scanChunk(in, from); from += chunkRows {
 	}
 }
 
 // indexScan is one pass over an Index. See each.
 type indexScan struct {
-	now   int64
-	full  bool
-	visit func(r *Row, d *Details, a *task.Alerts)
+	now      int64
+	full     bool
+	detailed Flags // without full, details are passed on only of rows with one of these flags
+	visit    func(r *Row, d *Details, a *task.Alerts)
 
 	// These fields hold the arguments of visit that are not in the Index. They are valid until the next call.
 	row     Row
@@ -261,7 +266,7 @@ func (s *indexScan) scanChunk(x *Index, from int) bool {
 		}
 
 		// It takes some time to find details, and few scans need them.
-		if !c.isDetailed(i) || !s.full && !r.Flags.Has(Paused) {
+		if !c.isDetailed(i) || !s.full && r.Flags&s.detailed == 0 {
 			s.visit(r, nil, a)
 			continue
 		}

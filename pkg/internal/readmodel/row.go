@@ -50,6 +50,10 @@ const (
 	AlertMaxLateness
 	AlertMaxDuration
 	AlertMaxPause
+
+	// Whether the task has metrics of its own. Without either flag, its namespace decides.
+	MetricsOn
+	MetricsOff
 )
 
 // AlertFlags are the flags of expectations that are not met.
@@ -138,6 +142,7 @@ type Details struct {
 	PausedUntil int64    // when the pause ends, in Unix milliseconds; 0: the task is not paused, or the pause has no end
 	Runs        *Runs    // nil: no run of the task waits or is active
 	Failure     *Failure // how a failing task has failed; nil: the task is not failing, or this has to be read first
+	DeadRuns    int      // dead-letter runs after which no run has succeeded
 }
 
 // maxTaskRuns is how many runs of one task a board lists, at most, in each of its lists. The attempts of a task may be

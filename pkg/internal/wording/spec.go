@@ -62,8 +62,21 @@ func TaskFields(t client.Task) []Field {
 	list.add("Manual runs give", AcceptText(t.Accept))
 	list.add("Alerts when", AlertsText(t.Alerts))
 	list.add("Receives", ReceiverText(t.Receiver))
+	list.add("Metrics", metricsText(t.Metrics))
 
 	return list
+}
+
+// metricsText describes what a task says about metrics of its own, or returns "" if its namespace decides.
+func metricsText(has *bool) string {
+	switch {
+	case has == nil:
+		return ""
+	case *has:
+		return "of its own"
+	}
+
+	return "none of its own"
 }
 
 // AlertsText describes what is expected of a task and whom its alerts notify, or returns "" if nothing is.

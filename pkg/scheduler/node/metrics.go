@@ -32,18 +32,38 @@ type Metrics struct {
 	// Unreadable is how many entries of the node's shards cannot be read.
 	Unreadable atomic.Int64
 
-	lost     prometheus.Counter
-	outcomes [4]prometheus.Counter // ticks by outcome, in the order of the fields of Outcomes
+	lost   prometheus.Counter
+	run    prometheus.Counter
+	notRun map[tickLabels]prometheus.Counter // the ticks with other outcomes
 }
 
 // Outcomes counts ticks by outcome, and attempts that were declared lost.
-type Outcomes struct{ Run, Queued, Skipped, Missed, Lost int64 }
+type Outcomes struct {
+	Run, Lost int64
+	NotRun    []TickCount
+}
+
+// TickCount is how many ticks have been queued, skipped or missed for a reason.
+type TickCount struct {
+	Outcome task.State
+	Reason  string
+	Ticks   int64
+}
+
+// tickLabels are the labels of the ticks that do not run, or not yet.
+type tickLabels struct {
+	outcome task.State
+	reason  string
+}
+
+// otherReason is the label of a reason that this version does not know, so that records cannot create any number of labels.
+const otherReason = "other"
 
 // NewMetrics creates the metrics and registers them with r, unless r is nil.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
-			Help: "Ticks that were decided, by outcome: run, queued, skipped, missed."}, []string{"outcome"}),
+			Help: "Ticks that were decided, by outcome: run, queued, skipped, missed. The reason says why a tick was not run, or had to wait."}, []string{"outcome", "reason"}),
 		Lateness: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "carillon_tick_lateness_seconds",
 			Help:    "Time from a tick to the commit that decided to run it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}),
@@ -74,8 +94,16 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Task entries that have no ticks because they cannot be read."},
 		func() float64 { return float64(m.Unreadable.Load()) })
 
-	m.outcomes = [4]prometheus.Counter{m.Ticks.WithLabelValues("run"), m.Ticks.WithLabelValues("queued"),
-		m.Ticks.WithLabelValues("skipped"), m.Ticks.WithLabelValues("missed")}
+	m.run, m.notRun = m.Ticks.WithLabelValues("run", ""), map[tickLabels]prometheus.Counter{}
+	for _, outcome := range []task.State{task.Queued, task.Skipped, task.Missed} {
+		for _, reason := range task.Reasons() {
+			if reason.Explains(outcome) {
+				m.notRun[tickLabels{outcome, reason.Name}] = m.Ticks.WithLabelValues(string(outcome), reason.Name)
+			}
+		}
+		m.notRun[tickLabels{outcome, otherReason}] = m.Ticks.WithLabelValues(string(outcome), otherReason)
+	}
+
 	m.Preloads.WithLabelValues("used")
 	m.Preloads.WithLabelValues("dropped")
 	m.ResolvedCommits.WithLabelValues(store.OutcomeApplied)
@@ -101,12 +129,27 @@ func RegisterNotEvaluated(r prometheus.Registerer, count func() int) {
 		func() float64 { return float64(count()) }))
 }
 
+// RegisterShards registers with r, unless r is nil, the metric of the number of shards. count returns it.
+func RegisterShards(r prometheus.Registerer, count func() int) {
+	if r == nil {
+		return
+	}
+
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_shards",
+		Help: "Shards of the cluster. Each of them should be owned by a node: see carillon_shards_owned."},
+		func() float64 { return float64(count()) }))
+}
+
 // CountOutcomes adds the decided ticks and lost attempts of one commit.
 func (m *Metrics) CountOutcomes(o Outcomes) {
-	for i, n := range [...]int64{o.Run, o.Queued, o.Skipped, o.Missed} {
-		if n > 0 {
-			m.outcomes[i].Add(float64(n))
+	m.run.Add(float64(o.Run))
+
+	for _, c := range o.NotRun {
+		counter, isKnown := m.notRun[tickLabels{c.Outcome, c.Reason}]
+		if !isKnown {
+			counter = m.notRun[tickLabels{c.Outcome, otherReason}]
 		}
+		counter.Add(float64(c.Ticks))
 	}
 
 	m.lost.Add(float64(o.Lost))

@@ -64,11 +64,29 @@ func (l *ScanLimiter) Begin(ctx context.Context, subject string) (end func(), re
 		return nil, 0, ctx.Err()
 	}
 
+	end, retry = l.beginInSlot(subject)
+
+	return end, retry, nil
+}
+
+// BeginWithin is Begin for a caller without a context. end is nil if the scan cannot begin within the timeout.
+func (l *ScanLimiter) BeginWithin(timeout time.Duration, subject string) (end func()) {
+	select {
+	case l.slots <- struct{}{}:
+		end, _ = l.beginInSlot(subject)
+		return end
+	case <-time.After(timeout):
+		return nil
+	}
+}
+
+// beginInSlot is Begin after the wait for a slot, which it gives back if the subject may not scan now.
+func (l *ScanLimiter) beginInSlot(subject string) (end func(), retry time.Duration) {
 	// The budget is checked now and not before the wait, because the scans before this one have used it.
 	retry, ofOthers := l.check(subject, time.Now())
 	if retry > 0 {
 		<-l.slots
-		return nil, retry, nil
+		return nil, retry
 	}
 
 	// A scan is charged the processor time of its thread. On a host that is short of processors, a scan takes long, but
@@ -81,7 +99,7 @@ func (l *ScanLimiter) Begin(ctx context.Context, subject string) (end func(), re
 		runtime.UnlockOSThread()
 		l.charge(subject, took, ofOthers) // before the next scan begins, which is checked then
 		<-l.slots
-	}, 0, nil
+	}, 0
 }
 
 // check returns 0 if a subject may scan at now, or else the time after which it may. ofOthers reports that the scan uses

@@ -166,10 +166,22 @@ func (w *Writer) write(t *state.Task) {
 
 	d.PausedUntil = fill(&r, t)
 	f := w.failing[t]
-	d.Failure = f.newest()
+	d.Failure, d.DeadRuns = f.newest(), len(f)
 	w.noteUnexplained(t, len(f) > 0 && d.Failure == nil)
 	r.Flags = with(r.Flags, readmodel.Failing, len(f) > 0)
 	t.Row = w.Index.Put(t.Row, r, d, alertsOf(t))
+}
+
+// metricsFlag returns the flag for what a task says about metrics of its own; nil: nothing.
+func metricsFlag(has *bool) readmodel.Flags {
+	switch {
+	case has == nil:
+		return 0
+	case *has:
+		return readmodel.MetricsOn
+	}
+
+	return readmodel.MetricsOff
 }
 
 // alertsOf returns what is expected of a task; nil: nothing, as far as its entry can be read.
@@ -204,6 +216,7 @@ func (w *Writer) NeedsExplanations() bool {
 func fill(r *readmodel.Row, t *state.Task) (pausedUntil int64) {
 	r.Name, r.Next, r.Delay = t.FullName(), t.Next, 0
 	r.Labels, r.Schedule = nil, nil
+	r.Flags &^= readmodel.MetricsOn | readmodel.MetricsOff
 
 	if t.Next != 0 {
 		r.Delay = int32(t.DueAt() - t.Next)
@@ -211,6 +224,7 @@ func fill(r *readmodel.Row, t *state.Task) (pausedUntil int64) {
 
 	if t.Policy != nil {
 		r.Labels = t.Policy.Labels.Map()
+		r.Flags |= metricsFlag(t.Policy.Metrics)
 	}
 	if t.Timing != nil && !t.Bad {
 		r.Schedule = t.Timing.Schedule

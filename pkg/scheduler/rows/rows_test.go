@@ -175,6 +175,40 @@ func boardOf(x *readmodel.Index) *readmodel.BoardAnswer {
 	return scan.Answer().Board
 }
 
+// deadRunsOf returns how many dead runs the metrics of an index count.
+func deadRunsOf(x *readmodel.Index) (n int) {
+	f := readmodel.NewFigures(readmodel.FigureLimits{Namespaces: 10})
+	f.Add(x, 0, func(string) bool { return false })
+	for _, of := range f.Namespaces() {
+		n += of.DeadRuns
+	}
+
+	return n
+}
+
+// deadRunsAfter returns how many dead runs are left, after which no run has succeeded.
+func deadRunsAfter(story []happening) (n int) {
+	success, left := int64(0), map[string]int64{}
+	for _, h := range story {
+		switch {
+		case h.state == "" && h.marked == 0:
+			delete(left, h.run)
+		case h.state == task.Succeeded:
+			success = h.revised
+		case h.dead:
+			left[h.run] = h.revised
+		}
+	}
+
+	for _, created := range left {
+		if created > success {
+			n++
+		}
+	}
+
+	return n
+}
+
 // failureFault compares the failure on a board with what has happened, and returns the difference, or "". It is the newest
 // dead run since the last success. If that was dismissed, and older ones were not, it may be one of these.
 func failureFault(failing []task.BoardFailing, story []happening) string {
@@ -312,6 +346,9 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 
 		if got, want := outcomeOf(w.Index.Row(at.Row)), outcomeAfter(story); got != want {
 			t.Fatalf("loaded at %d: %+v\nwant %+v\nafter %+v", loaded, got, want, story)
+		}
+		if got, want := deadRunsOf(w.Index), deadRunsAfter(story); got != want {
+			t.Fatalf("loaded at %d: %d dead runs, want %d\nafter %+v", loaded, got, want, story)
 		}
 		if fault := failureFault(boardOf(w.Index).Lists.Failing, story); fault != "" {
 			t.Fatalf("loaded at %d: %s\nafter %+v", loaded, fault, story)

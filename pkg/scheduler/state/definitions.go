@@ -49,6 +49,7 @@ type PolicyFields struct {
 	Output             task.Output
 	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
 	Alerts             *task.Alerts
+	Metrics            *bool // whether the task has metrics of its own; nil: as its namespace says
 }
 
 // Labels are the labels of tasks.
@@ -111,6 +112,7 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		Accept:     e.Accept,
 		Output:     e.Output,
 		Alerts:     e.Alerts,
+		Metrics:    e.Metrics,
 
 		NamespaceRev: e.NamespaceRev,
 	}, nil
