@@ -13,22 +13,23 @@ import (
 
 // fixturePages are a page of each screen that exists in the world of TestScreens_ShowHostileTexts. A new screen adds one.
 var fixturePages = map[string]string{
-	"now":    "/ui",
-	"tasks":  "/ui/tasks?q=name~w",
-	"task":   "/ui/tasks/prod/web?tab=versions&to=1",
-	"new":    "/ui/tasks/new",
-	"edit":   "/ui/tasks/prod/web/edit",
-	"bulk":   "/ui/tasks/bulk?do=pause&scope=all",
-	"nodes":  "/ui/nodes",
-	"runs":   "/ui/runs?show=active",
-	"run":    "/ui/runs/prod/20261120T22", // a prefix of its id
-	"node":   "/ui/nodes/node-a?do=drain",
-	"shards": "/ui/shards",
-	"why":    "/ui/why/prod/web?at=2026-11-20T22:00:00Z",
-	"load":   "/ui/load?minute=2026-11-20T23:00:00Z",
-	"events": "/ui/events?since=1h",
-	"health": "/ui/health",
-	"alerts": "/ui/alerts?do=silence&in=prod&tasks=web&of=web",
+	"now":     "/ui",
+	"tasks":   "/ui/tasks?q=name~w",
+	"task":    "/ui/tasks/prod/web?tab=versions&to=1",
+	"new":     "/ui/tasks/new",
+	"edit":    "/ui/tasks/prod/web/edit",
+	"bulk":    "/ui/tasks/bulk?do=pause&scope=all",
+	"deleted": "/ui/tasks/deleted?ns=prod",
+	"nodes":   "/ui/nodes",
+	"runs":    "/ui/runs?show=active",
+	"run":     "/ui/runs/prod/20261120T22", // a prefix of its id
+	"node":    "/ui/nodes/node-a?do=drain",
+	"shards":  "/ui/shards",
+	"why":     "/ui/why/prod/web?at=2026-11-20T22:00:00Z",
+	"load":    "/ui/load?minute=2026-11-20T23:00:00Z",
+	"events":  "/ui/events?since=1h",
+	"health":  "/ui/health",
+	"alerts":  "/ui/alerts?do=silence&in=prod&tasks=web&of=web",
 }
 
 // hostileText would leave any place of a page, a script, a URL, or a line of a stream.

@@ -79,6 +79,7 @@ func screens() []Screen {
 		nowScreen(),
 		tasksScreen(),
 		bulkScreen(),
+		deletedScreen(),
 		taskScreen(),
 		runsScreen(),
 		runScreen(),
