@@ -133,22 +133,101 @@ func connectWithName(f *factory.Factory, word string) (*client.Client, selection
 
 // deleteCommand returns "carillon secret delete".
 func deleteCommand(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	dryRun := false
+	cmd := &cobra.Command{
 		Use:   "delete NAME...",
 		Short: "Delete secrets",
-		Long: "Delete secrets. From then on, attempts of tasks that use a deleted secret fail before they start. Carillon keeps a\n" +
-			"record of who deleted it, and when.",
-		Example: "  carillon secret delete db\n  carillon secret delete db billing/stripe",
+		Long: "Delete secrets. From then on, attempts of tasks that use a deleted secret fail before they start: on a terminal, the\n" +
+			"command names these tasks and asks; --dry-run names them, too. Carillon keeps a record of who deleted the secret, and\n" +
+			"when. Nobody can bring its values back.",
+		Example: "  carillon secret delete db --dry-run\n  carillon secret delete db billing/stripe",
 		Args:    factory.Args(1, -1, "the secret's name"), ValidArgsFunction: completeSecrets(f),
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return eachSecret(cmd.Context(), f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
-				if err := c.Secrets.Delete(ctx, r.Namespace, r.Name); err != nil {
-					return err
-				}
-				return reportDone(f, "deleted secret %s", selection.Show(f, r))
-			})
-		},
 	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, without doing it")
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if ok, err := confirmDelete(cmd.Context(), f, words, dryRun); !ok {
+			return err
+		}
+
+		return eachSecret(cmd.Context(), f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
+			if err := c.Secrets.Delete(ctx, r.Namespace, r.Name); err != nil {
+				return err
+			}
+			return reportDone(f, "deleted secret %s", selection.Show(f, r))
+		})
+	}
+
+	return cmd
+}
+
+// confirmDelete names the tasks that use some secrets: in a dry run, and on a terminal, where it asks. It reports whether to delete the
+// secrets.
+func confirmDelete(ctx context.Context, f *factory.Factory, words []string, dryRun bool) (bool, error) {
+	_, isTerminal := f.Terminal(f.In)
+	asks := isTerminal && !f.NoInput && !f.Yes
+	if !dryRun && !asks {
+		return true, nil
+	}
+
+	c, err := f.Connect()
+	if err != nil {
+		return false, err
+	}
+	var names []string
+	for _, word := range words {
+		r, err := selection.ParseRef(f, word)
+		if err != nil {
+			return false, err
+		}
+		if _, err := c.Secrets.Get(ctx, r.Namespace, r.Name); err != nil {
+			return false, err
+		}
+
+		names = append(names, selection.Show(f, r))
+		noteUses(ctx, f, c, r)
+	}
+
+	if dryRun {
+		return f.Confirm(ctx, "delete", "secret", names, false, true, false)
+	}
+
+	return f.Ask(ctx, "delete secret "+strings.Join(names, ", ")+"? Nobody can bring the values back.", len(names), false)
+}
+
+const (
+	// maxUses is how many tasks of a namespace are searched for uses of a secret.
+	maxUses = 10_000
+	// shownUses is how many tasks are named that use a secret.
+	shownUses = 10
+)
+
+// noteUses prints which tasks use a secret. It is additional, so it prints why it does not know, and does not fail.
+func noteUses(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref) {
+	tasks, err := c.Tasks.List(ctx, client.TaskListOptions{Namespace: r.Namespace, Brief: true, Limit: maxUses})
+	if err != nil {
+		f.Note("cannot find out which tasks use %s: %s", selection.Show(f, r), output.OneLine(err.Error()))
+		return
+	}
+
+	var uses []string
+	for _, t := range tasks {
+		if slices.Contains(t.Action.SecretNames(), r.Name) {
+			uses = append(uses, selection.Show(f, selection.Ref{Namespace: t.Namespace, Name: t.Name}))
+		}
+	}
+
+	if len(tasks) == maxUses {
+		f.Note("only the first %d tasks of namespace %s were checked", maxUses, r.Namespace)
+	}
+	if len(uses) == 0 {
+		return
+	}
+
+	more := ""
+	if rest := len(uses) - shownUses; rest > 0 {
+		uses, more = uses[:shownUses], fmt.Sprintf(" and %d more", rest)
+	}
+	f.Note("without %s, attempts of %s%s fail", selection.Show(f, r), strings.Join(uses, ", "), more)
 }
 
 // reportDone prints what was done for people, or the name for programs.
