@@ -32,7 +32,8 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 		Use:   "drain",
 		Short: "Move shards and waiting runs off nodes",
 		Long: "Move the shards and the runs that have not started to other nodes, and assign no new ones. Running processes\n" +
-			"continue. The daemon also continues, and stays drained across restarts until you run carillon node resume.\n\n" +
+			"continue. The daemon also continues, and stays drained across restarts until you run carillon node resume. With\n" +
+			"--dry-run, and on a terminal, the command names the tasks that no other node takes.\n\n" +
 			"The command waits until the nodes own no shards and run nothing. If you interrupt it, or if it times out, the\n" +
 			"drain continues.",
 		Example: `  carillon node drain db-1 && ssh db-1 reboot
@@ -48,7 +49,7 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 		return nil
 	}
 
-	return stateCommand(f, cmd, "draining", (*client.NodesService).Drain, func(ctx context.Context, c *client.Client, changed []task.Node) error {
+	return stateCommand(f, cmd, true, "draining", (*client.NodesService).Drain, func(ctx context.Context, c *client.Client, changed []task.Node) error {
 		if !wait {
 			return nil
 		}
@@ -69,7 +70,7 @@ func cordonCommand(f *factory.Factory) *cobra.Command {
 			"run there, and the nodes keep their shards.",
 		Example: `  carillon node cordon db-1
   carillon node cordon 'web-*' --dry-run`,
-	}, "cordoned", (*client.NodesService).Cordon, nil)
+	}, true, "cordoned", (*client.NodesService).Cordon, nil)
 }
 
 // resumeCommand returns "carillon node resume".
@@ -78,12 +79,12 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		Use:     "resume",
 		Short:   "End the drain or the cordon of nodes",
 		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
-	}, "resumed", (*client.NodesService).Resume, nil)
+	}, false, "resumed", (*client.NodesService).Resume, nil)
 }
 
 // stateCommand completes cmd, which calls do for each named node. then, if set, is called with the nodes for
-// which do succeeded; it may update their records.
-func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.NodesService, context.Context, string) (task.Node, error),
+// which do succeeded; it may update their records. stops says that the nodes get no runs from then on.
+func stateCommand(f *factory.Factory, cmd *cobra.Command, stops bool, done string, do func(*client.NodesService, context.Context, string) (task.Node, error),
 	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
 	var p selection.Flags
 	cmd.Use += " NODE... | -l SELECTOR"
@@ -112,6 +113,10 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 			if len(names) == 0 && absent != nil {
 				return absent
 			}
+		}
+
+		if _, isTerminal := f.Terminal(f.In); stops && (p.DryRun || isTerminal) && len(names) > 0 {
+			noteStranded(ctx, f, c, names)
 		}
 
 		if ok, err := f.Confirm(ctx, cmd.Name(), "node", names, broad, p.DryRun, false); !ok {
