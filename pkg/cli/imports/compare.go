@@ -363,22 +363,58 @@ func (c *comparison) noteTasks(format string, names []string) {
 	}
 }
 
-// table returns a row for each command that had a tick. Hosts without differences are one row. A wide table has a row for each
-// host, also without ticks.
-func (c *comparison) table(lines []cronlog.Line, wide bool) *output.Table {
-	g := &output.Table{Headers: []string{"TASK", "USER", "COMMAND", "HOST", "BOTH", "ONLY CRON", "ONLY SHADOW", "RESULT"}}
+// hostGroup are lines that differ only in their host, and have the same differences.
+type hostGroup struct {
+	cronlog.Line
+	hosts []string
+	both  int // the sum of all hosts
+}
 
-	for at := 0; at < len(lines); {
-		l := lines[at]
-		if !wide && l.Same() && l.Both == 0 {
-			at++
+// groupHosts groups lines. It leaves out those without ticks.
+func groupHosts(lines []cronlog.Line) (groups []hostGroup) {
+	for _, l := range lines {
+		if l.Same() && l.Both == 0 {
 			continue
 		}
 
-		host, both, next := l.Host, l.Both, at+1
-		for ; !wide && l.Same() && next < len(lines) && isSameJob(l, lines[next]) && lines[next].Same() && lines[next].Both > 0; next++ {
-			both += lines[next].Both
-			host = fmt.Sprintf("%d hosts", next-at+1)
+		if n := len(groups); n > 0 && isSameJob(groups[n-1].Line, l) && groups[n-1].Difference() == l.Difference() {
+			groups[n-1].hosts = append(groups[n-1].hosts, l.Host)
+			groups[n-1].both += l.Both
+			continue
+		}
+
+		groups = append(groups, hostGroup{l, []string{l.Host}, l.Both})
+	}
+
+	return groups
+}
+
+// name returns the hosts as text.
+func (g hostGroup) name() string {
+	const most = 4
+	if n := len(g.hosts); n > most {
+		return fmt.Sprintf("%s and %d other hosts", strings.Join(g.hosts[:most-1], " "), n-most+1)
+	}
+	return strings.Join(g.hosts, " ")
+}
+
+// table returns a row for each command that had a tick. Hosts with the same result are one row. A wide table has a row for
+// each host, also without ticks.
+func (c *comparison) table(lines []cronlog.Line, wide bool) *output.Table {
+	g := &output.Table{Headers: []string{"TASK", "USER", "COMMAND", "HOST", "BOTH", "ONLY CRON", "ONLY SHADOW", "RESULT"}}
+
+	groups := groupHosts(lines)
+	if wide {
+		groups = groups[:0]
+		for _, l := range lines {
+			groups = append(groups, hostGroup{l, []string{l.Host}, l.Both})
+		}
+	}
+
+	for _, l := range groups {
+		host, n := l.Host, len(l.hosts)
+		if n > 1 {
+			host = fmt.Sprintf("%d hosts", n)
 		}
 
 		result := "same"
@@ -389,13 +425,12 @@ func (c *comparison) table(lines []cronlog.Line, wide bool) *output.Table {
 			result = l.Outcomes[0].Outcome
 		case !l.Same():
 			result = "different"
-		case both == 0:
+		case l.both == 0:
 			result = "no ticks"
 		}
 
 		g.AddRow(output.OneLine(strings.Join(l.Tasks, " ")), output.OneLine(l.User), output.OneLine(l.Command), output.OneLine(host),
-			fmt.Sprint(both), fmt.Sprint(len(l.OnlyCron)), fmt.Sprint(len(l.OnlyShadow)), output.OneLine(result))
-		at = next
+			fmt.Sprint(l.both), fmt.Sprint(n*len(l.OnlyCron)), fmt.Sprint(n*len(l.OnlyShadow)), output.OneLine(result))
 	}
 
 	return g
@@ -411,7 +446,7 @@ const maxListed = 10
 
 // printDifferences lists the times of the differences.
 func (c *comparison) printDifferences(lines []cronlog.Line) {
-	list := func(l cronlog.Line, what string, times []time.Time) {
+	list := func(l hostGroup, what string, times []time.Time) {
 		if len(times) == 0 {
 			return
 		}
@@ -429,10 +464,10 @@ func (c *comparison) printDifferences(lines []cronlog.Line) {
 		if name == "" {
 			name = fmt.Sprintf("(%s) %s", l.User, l.Command)
 		}
-		c.Say("%s: %s: %s: %s%s", output.Sanitize(l.Host), output.Sanitize(name), output.Sanitize(what), strings.Join(shown, ", "), more)
+		c.Say("%s: %s: %s: %s%s", output.Sanitize(l.name()), output.Sanitize(name), output.Sanitize(what), strings.Join(shown, ", "), more)
 	}
 
-	for _, l := range lines {
+	for _, l := range groupHosts(lines) {
 		list(l, "only cron started", l.OnlyCron)
 		list(l, "only the shadow recorded", l.OnlyShadow)
 

@@ -2,6 +2,7 @@ package cronlog
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -39,12 +40,12 @@ type Line struct {
 // Same reports whether cron and the tasks agree.
 func (l *Line) Same() bool { return len(l.OnlyCron)+len(l.OnlyShadow)+len(l.Outcomes) == 0 }
 
-// rank sorts the hosts of a command: those without differences come first.
-func (l *Line) rank() int {
+// Difference identifies the differences of a line: lines with the same text differ at the same times. It is "" if there are none.
+func (l *Line) Difference() string {
 	if l.Same() {
-		return 0
+		return ""
 	}
-	return 1
+	return fmt.Sprint(l.OnlyCron, l.OnlyShadow, l.Outcomes)
 }
 
 // Limits is the time to compare. Zero times are not limits.
@@ -88,7 +89,7 @@ func Compare(log Log, jobs []Job, limits Limits) (lines []Line, silent []string)
 
 	slices.SortFunc(lines, func(a, b Line) int {
 		return cmp.Or(slices.Compare(a.Tasks, b.Tasks), strings.Compare(a.User, b.User), strings.Compare(a.Command, b.Command),
-			cmp.Compare(a.rank(), b.rank()), strings.Compare(a.Host, b.Host))
+			strings.Compare(a.Difference(), b.Difference()), strings.Compare(a.Host, b.Host))
 	})
 	slices.Sort(silent)
 
