@@ -150,9 +150,9 @@ func decideHandedBack(a *attempt, v view) action {
 }
 
 // tooLate reports whether the start deadline of an attempt has passed (G22). Retries and
-// manual runs have no start deadline.
+// runs that users requested have no start deadline.
 func tooLate(h *record.Held, now time.Time) bool {
-	return !h.StartBefore.IsZero() && h.CountedAttempt() == 1 && h.Trigger != task.TriggerManual && now.After(h.StartBefore.Time)
+	return !h.StartBefore.IsZero() && h.CountedAttempt() == 1 && (h.Trigger != task.TriggerManual || h.IsBootRun()) && now.After(h.StartBefore.Time)
 }
 
 // decideRunning decides about an attempt that has a process or is being started. Kills
@@ -275,7 +275,7 @@ func successor(a task.Assigned, end task.Run) *task.Waiting {
 			CreatedAt:  a.CreatedAt,
 			LatenessMS: end.LatenessMS,
 			DueAt:      a.DueAt,
-			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames, Args: a.Args, TargetNode: a.TargetNode},
+			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames, Args: a.Args, TargetNode: a.TargetNode, BootID: a.BootID},
 			StatusReport: task.StatusReport{
 				Results:    end.Results,
 				Checkpoint: end.Checkpoint,

@@ -296,6 +296,7 @@ const schedulesTopic = `A schedule is one or more expressions. It ticks whenever
   @at 2026-12-24 18:00   in the task's time zone, or @at 2026-12-24T18:00:00Z
   @in 10m                once, counted from when the task is written
   @manual                never; the task runs only when triggered
+  @reboot                none; the task runs when a matching node boots
 
 The fields start and end limit the period of the ticks, max_runs limits the number
 of runs, and jitter delays each tick by up to the given duration.

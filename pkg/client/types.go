@@ -69,7 +69,7 @@ type Task struct {
 	Pause    *task.Pause `json:"pause,omitempty" doc:"For a paused task: when, by whom and why it was paused, and until when."`
 	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: the number of ticks that became runs."`
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
-	NoNext   string      `json:"no_next,omitempty" doc:"Why there will never be a next tick, as text; absent if the task is paused or @manual."`
+	NoNext   string      `json:"no_next,omitempty" doc:"Why there will never be a next tick, as text; absent if the task is paused, @manual or @reboot."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
 	Warnings []string    `json:"warnings,omitempty" doc:"For a change: what the author should check, such as a selector that no node matches."`
 	// WarningDetails are the same warnings, each with its code.

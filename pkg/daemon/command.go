@@ -342,6 +342,8 @@ type Environment struct {
 	// Host identifies the host: it is equal for nodes that can reach each other by loopback addresses. Default: the
 	// boot id of this machine with the network namespace of this process.
 	Host string
+	// BootID identifies the boot of the host. Default: that of this machine, or "" if it does not say.
+	BootID string
 	// Format is the newest record format that the node understands; default
 	// store.NewestFormat. With NewestFormat + 1, tests emulate a later version.
 	Format int
@@ -363,6 +365,16 @@ type Environment struct {
 	inherited      systemd.Sockets   // sockets of the service manager on which the API listens
 }
 
+// thisBoot returns the id of the boot of this machine, which Linux draws when it boots. It returns "" if there is none.
+func thisBoot() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+
+	return strings.TrimSpace(string(id))
+}
+
 // withDefaults returns the environment with defaults for all fields that are not set, except Boot and Etcd.
 func (e Environment) withDefaults() Environment {
 	if e.Now == nil {
@@ -379,6 +391,10 @@ func (e Environment) withDefaults() Environment {
 
 	if e.Host == "" {
 		e.Host = peerprobe.ThisHost()
+	}
+
+	if e.BootID == "" {
+		e.BootID = thisBoot()
 	}
 
 	if e.Format == 0 {

@@ -394,7 +394,7 @@ func (n *Node) newPresence() *presence {
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		mail: n.cfg.mailPolicy(),
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
+			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host, BootID: n.env.BootID,
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the other half is for running attempts
 		},

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/election"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/auditlog"
+	"github.com/carillonhq/carillon/pkg/daemon/boots"
 	"github.com/carillonhq/carillon/pkg/daemon/notifier"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -31,6 +32,7 @@ type leader struct {
 	audit      *auditlog.Sweeper
 	ledgers    *ledgerLimiter
 	alerts     *notifier.Notifier
+	boots      *boots.Watcher
 
 	nodes, owners, moves *kv.Mirror
 
@@ -50,6 +52,7 @@ func (n *Node) newLeader() *leader {
 		audit:      auditlog.NewSweeper(n.cfg.Name, n.store, n.clock.checkClock, n.env.Now, n.log),
 		ledgers:    &ledgerLimiter{node: n.cfg.Name, store: n.store, members: n.store, env: n.env, log: n.log},
 		alerts:     n.newNotifier(),
+		boots:      n.newBootWatcher(),
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
@@ -92,8 +95,29 @@ func (n *Node) newNotifier() *notifier.Notifier {
 	})
 }
 
-// runTerm assigns shards, maintains the record format, limits ledgers while etcd is filling up, sends messages about alerts, and
-// removes old tombstones, audit records and tokens until ctx ends or the term is over. Writes of shards compare the term's fence, and others the
+// newBootWatcher returns the part of the leader that creates the runs of tasks when nodes have booted.
+func (n *Node) newBootWatcher() *boots.Watcher {
+	return boots.New(boots.Config{
+		Store: n.store, Task: n.taskRef, Nodes: n.presentNodes,
+		Subscribe: func(s wake.Signal) func() { return n.nodes.Subscribe(s) },
+		Access: func() boots.Access {
+			// A leader has the scheduler role, so it keeps a copy of the access records.
+			v := n.access.View()
+			if v.Fence == 0 || v.Fence < n.presence.access.Load() {
+				return nil
+			}
+			return v
+		},
+		Freezes: func() *task.Freezes {
+			f, _ := n.freezes.knownFreezes()
+			return f
+		},
+		MayWrite: n.mayCommit, Now: n.env.Now, Logger: n.log,
+	})
+}
+
+// runTerm assigns shards, maintains the record format, limits ledgers while etcd is filling up, sends messages about alerts, creates
+// the runs for boots of nodes, and removes old tombstones, audit records and tokens until ctx ends or the term is over. Writes of shards compare the term's fence, and others the
 // records that they change.
 func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
@@ -109,6 +133,7 @@ func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return l.audit.Run(ctx) })
 	g.Go(func() error { return l.ledgers.run(ctx) })
 	g.Go(func() error { return l.alerts.Run(ctx, term.Fence) })
+	g.Go(func() error { return l.boots.Run(ctx, term.Fence) })
 
 	return g.Wait()
 }

@@ -35,6 +35,7 @@ type Store struct {
 	ofSecrets
 	ofFreezes
 	ofAlerts
+	ofBoots
 	ofCluster
 	ofEtcd
 	ofEvents
@@ -53,6 +54,7 @@ type (
 	ofSecrets = Secrets
 	ofFreezes = Freezes
 	ofAlerts  = Alerts
+	ofBoots   = Boots
 	ofCluster = Cluster
 	ofEtcd    = etcdadmin.Etcd
 	ofEvents  = eventlog.Log
@@ -68,7 +70,7 @@ func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
-		Access{c}, Secrets{c}, Freezes{c}, Alerts{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), eventlog.New(c.etcd, c.keys),
+		Access{c}, Secrets{c}, Freezes{c}, Alerts{c}, Boots{c}, Cluster{c}, etcdadmin.New(c.etcd, Nodes{c}), eventlog.New(c.etcd, c.keys),
 	}
 }
 

@@ -85,10 +85,9 @@ func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref reco
 // createTask creates a task if also some comparisons hold. The transaction begins with some reads, whose results are the first
 // responses.
 func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, also []clientv3.Cmp, reads ...clientv3.Op) (kv.Result, error) {
-	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   append(also, isAbsent(spec), isAbsent(entry)),
-		Then: append(reads, s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))),
+		If:   append(also, isAbsent(s.keys.Spec(ref)), isAbsent(s.keys.Entry(ref))),
+		Then: slices.Concat(reads, s.putNew(ref, t, &e), []clientv3.Op{clientv3.OpDelete(s.keys.Tombstone(ref))}),
 	})
 	switch {
 	case err != nil:
@@ -106,15 +105,20 @@ func (s Tasks) putSpec(ref record.Ref, t task.Task) clientv3.Op {
 	return clientv3.OpPut(s.keys.Spec(ref), record.Encode(t))
 }
 
+// putNew returns the operations that create a task.
+func (s Tasks) putNew(ref record.Ref, t task.Task, e *task.Entry) []clientv3.Op {
+	return append([]clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(s.keys.Entry(ref), record.Encode(e))}, s.bootOps(ref, nil, e)...)
+}
+
 // putOver returns the operations that replace the spec and the entry of old and keep the former
 // spec as a version. Fields of the old values that this version of Carillon does not know are
 // preserved.
 func (s Tasks) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	t.Revision = 0
-	return append([]clientv3.Op{
+	return slices.Concat([]clientv3.Op{
 		clientv3.OpPut(s.keys.Spec(old.Ref), record.KeepUnknownFields(old.rawSpec, record.Encode(t), reflect.TypeFor[task.Task]())),
 		clientv3.OpPut(s.keys.Entry(old.Ref), record.KeepUnknownFields(old.rawEntry, record.Encode(e), reflect.TypeFor[task.Entry]())),
-	}, s.putVersion(old)...)
+	}, s.bootOps(old.Ref, &old.Entry, e), s.putVersion(old))
 }
 
 // Task reads a task. It returns task.ErrNotFound if the task does not exist, and
@@ -190,7 +194,7 @@ func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) 
 // removalOps returns the operations that delete all records of a task, except attempts in
 // inboxes and the tombstone.
 func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
+	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref)), clientv3.OpDelete(s.keys.BootTask(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref), s.keys.LedgerOf(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}

@@ -200,7 +200,7 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 		{Key: s.keys.QueueOf(ref), What: "queue"}, {Key: s.keys.HistoryOf(ref), What: "history"},
 		{Key: s.keys.Parts(ref), What: "parts"},
 		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
-		{Key: s.keys.LedgerOf(ref), What: "ledger"},
+		{Key: s.keys.LedgerOf(ref), What: "ledger"}, {Key: s.keys.BootTask(ref), What: "boot"},
 		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
 	}
 	ops := make([]clientv3.Op, len(list))

@@ -46,6 +46,9 @@ func Fitting(changes []Change) int {
 	revised := map[int]bool{}
 	for i, c := range changes {
 		ops += 2
+		if ranAtBoot := c.Old != nil && c.Old.Entry.Schedule.AtBoot(); ranAtBoot != c.New.Entry.Schedule.AtBoot() {
+			ops++ // the key that says so
+		}
 		if c.Old != nil {
 			ops += 2 // at most one further comparison
 			former += len(c.Old.rawSpec)
@@ -103,7 +106,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 			txn.If = append(txn.If, s.compareWatermark(c.Old)...)
 			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)
 		} else {
-			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
+			txn.Then = append(txn.Then, s.putNew(c.New.Ref, c.New.Task, &c.New.Entry)...)
 		}
 	}
 

@@ -276,8 +276,11 @@ var alertSeverities = []string{"critical", "error", "warning", "info"}
 // AlertSeverities returns the values of the label severity that messages pass on, the most severe first.
 func AlertSeverities() []string { return alertSeverities }
 
-// MessageSender is who requested a run that is a message to a receiver (Run.CreatedBy).
-const MessageSender = "carillon"
+// CreatedByCarillon is who requested a run that is a message to a receiver, or for the boot of a node (Run.CreatedBy).
+const CreatedByCarillon = "carillon"
+
+// IsMessage reports whether a run is a message to a receiver.
+func (r Requests) IsMessage() bool { return r.CreatedBy == CreatedByCarillon && !r.IsBootRun() }
 
 // AlertEnvPrefix begins the names of the variables of a message. Only Carillon may give them to the run of a receiver.
 const AlertEnvPrefix = "ALERT_"

@@ -21,7 +21,7 @@ const (
 // The defaults of receivers, where they differ from those of other tasks. A message that hangs or waits for a retry delays the next
 // one, so its attempts are short and few. What it was about is sent again if it fails.
 const (
-	receiverSchedule   = "@manual"
+	receiverSchedule   = ManualSchedule
 	receiverTimeout    = Duration(time.Minute) // of a process; a request has DefaultHTTPTimeout
 	receiverAttempts   = 4
 	receiverMaxBackoff = Duration(time.Minute)
@@ -42,11 +42,15 @@ func ReceiverDefaults(a Action) Spec {
 	return s
 }
 
-// DefaultsOf returns the defaults of tasks like s: those of a receiver if it is one.
+// DefaultsOf returns the defaults of tasks like s: a receiver and a task that runs at boot have defaults of their own.
 func DefaultsOf(s Spec) Spec {
-	if s.Receiver != nil {
+	switch {
+	case s.Receiver != nil:
 		return ReceiverDefaults(s.Action)
+	case s.Schedule.AtBoot():
+		return bootDefaults()
 	}
+
 	return Defaults()
 }
 
@@ -72,8 +76,8 @@ func (s *Spec) validateLimits() error {
 	switch {
 	case a == nil:
 		return nil
-	case a.MaxLateness > 0 && slices.Equal(s.Schedule, Schedules{receiverSchedule}):
-		return Invalid(CodeBadValue, "alerts.max_lateness", "requires a schedule with ticks; %s has none", receiverSchedule)
+	case a.MaxLateness > 0 && !s.Schedule.HasTicks():
+		return Invalid(CodeBadValue, "alerts.max_lateness", "requires a schedule with ticks; %s has none", s.Schedule[0])
 	}
 
 	// With several attempts or parts, or attempts that do not count, a run may take longer than its timeout.
@@ -113,8 +117,8 @@ func (s *Spec) validateAlerts() error {
 	if a.SuccessWithin == 0 {
 		field = "alerts.success_by"
 	}
-	if slices.Contains(s.Schedule, receiverSchedule) {
-		return Invalid(CodeBadValue, field, "requires history.record: all for a schedule that contains @manual, because successful manual runs are not kept otherwise")
+	if !s.Schedule.HasTicks() {
+		return Invalid(CodeBadValue, field, "requires history.record: all for the schedule %s, because successful runs without a tick are not kept otherwise", s.Schedule[0])
 	}
 	if l := s.History.Ledger; l != nil && *l == 0 {
 		return Invalid(CodeBadValue, field, "requires history.record: all or a ledger, but history.ledger is 0s: nothing would show when the task last succeeded")

@@ -135,7 +135,7 @@ func TestValidate_Alerts(t *testing.T) {
 		`"alerts": {}, "history": {"keep": 501}`:                                                              "history.keep: 501 is more than 500, which is the maximum for a task with alerts",
 		`"alerts": {"success_within": "1h"}, "history": {"record": "failures"}`:                               "",
 		`"alerts": {"success_within": "1h"}, "history": {"record": "failures", "ledger": "0s"}`:               "alerts.success_within: requires history.record: all or a ledger",
-		`"alerts": {"success_by": "0 6 * * *"}, "history": {"record": "failures"}, "schedule": "@manual"`:     "alerts.success_by: requires history.record: all for a schedule that contains @manual",
+		`"alerts": {"success_by": "0 6 * * *"}, "history": {"record": "failures"}, "schedule": "@manual"`:     "alerts.success_by: requires history.record: all for the schedule @manual",
 		`"alerts": {"failures": 2}, "history": {"record": "failures", "ledger": "0s"}, "schedule": "@manual"`: "",
 	} {
 		if !strings.Contains(fields, `"schedule"`) {

@@ -25,9 +25,9 @@ func DecodeSpec(b []byte) (Spec, error) {
 	err := decodeStrict(b, &s, false)
 	fallback := Defaults()
 
-	// A receiver has defaults of its own. Whether a task is one is known only now.
-	if err == nil && s.Receiver != nil {
-		s, fallback = ReceiverDefaults(s.Action), ReceiverDefaults(s.Action)
+	// Some tasks have defaults of their own. Whether a task is one of them is known only now.
+	if err == nil && (s.Receiver != nil || s.Schedule.AtBoot()) {
+		s, fallback = DefaultsOf(s), DefaultsOf(s)
 		err = decodeStrict(b, &s, false)
 		s.completeReceiver()
 	}

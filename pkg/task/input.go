@@ -113,9 +113,15 @@ func acceptedNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Input returns what the request for a waiting run has given.
+// Input returns what the request for a waiting run has given. That of a run for the boot of a node has given nothing: the task
+// itself says on which nodes it runs.
 func (w Waiting) Input() ManualInput {
-	return ManualInput{Args: w.Args, Env: w.Env, TargetNode: w.TargetNode}
+	m := ManualInput{Args: w.Args, Env: w.Env, TargetNode: w.TargetNode}
+	if w.IsBootRun() {
+		m.TargetNode = ""
+	}
+
+	return m
 }
 
 // EnvFrom is a source of environment variables whose values are not part of the task: a file on the node that

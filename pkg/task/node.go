@@ -65,6 +65,7 @@ type Node struct {
 	StateBy    string            `json:"state_by,omitempty" doc:"Who requested the state; absent if the node chose it itself."`
 	Ineligible string            `json:"ineligible,omitempty" doc:"Why it cannot own shards now: clock, stalled or restored. Absent if it can."`
 	Host       string            `json:"host,omitempty" doc:"Identifies the boot of its machine and its network: two nodes with the same value reach each other over loopback."`
+	BootID     string            `json:"boot_id,omitempty" doc:"Identifies the boot of its host; absent if it is not known."`
 	Froze      int64             `json:"froze,omitempty" doc:"The mod revision of the record of freezes that its executor obeys."`
 	Epoch      int               `json:"epoch,omitempty" doc:"The epoch of the cluster, as the node knows it."`
 	Writes     int               `json:"writes,omitempty" doc:"The format of records that it writes; 0 means 1."`

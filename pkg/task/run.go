@@ -92,9 +92,13 @@ type Requests struct {
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
 	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`
-	TargetNode  string   `json:"target_node,omitempty" doc:"The node that the request named. The run waits until it is available."`
+	TargetNode  string   `json:"target_node,omitempty" doc:"The node that the request named, or that has booted. The run waits until it is available."`
+	BootID      string   `json:"boot_id,omitempty" doc:"The boot of target_node for which Carillon created the run, as the schedule @reboot says."`
 	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
 }
+
+// IsBootRun reports whether Carillon created the run because a node has booted. Its trigger is manual: it has no tick.
+func (r Requests) IsBootRun() bool { return r.BootID != "" }
 
 // TickRange is set in the record of several ticks that did not run. The first of them is the record's
 // ScheduledTime. Count is 0 in the record of a single tick.

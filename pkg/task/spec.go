@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -18,7 +19,7 @@ type Spec struct {
 	Namespace   string            `json:"namespace" doc:"The namespace of the task, with the same rules as name. It must exist." maxLength:"128" pattern:"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"`
 	Description string            `json:"description,omitempty" doc:"What the task is for." absent:"none" maxLength:"4096"`
 	Labels      map[string]string `json:"labels,omitempty" doc:"Labels by which tasks can be selected. Keys have letters, digits, '.', '_', '-' and '/', values the same without '/', each at most 63 bytes." absent:"none" maxProperties:"64" example:"{\"team\": \"data\"}"`
-	Schedule    Schedules         `json:"schedule" doc:"When the task runs: cron with 5 or 6 fields, @hourly and similar, @every 90s, @at TIME, @in 10m, @manual, or a list of up to 16 of these."`
+	Schedule    Schedules         `json:"schedule" doc:"When the task runs: cron with 5 or 6 fields, @hourly and similar, @every 90s, @at TIME, @in 10m, @manual, @reboot, or a list of up to 16 of these."`
 	Timezone    string            `json:"timezone" doc:"The time zone of the schedule, a name from the tz database such as Europe/Berlin." example:"Europe/Berlin"`
 	DST         DST               `json:"dst,omitzero" doc:"What a wall-clock schedule does where the clocks change."`
 	Start       Time              `json:"start,omitzero" doc:"No ticks before this time. In files and on the command line it can be local, such as 2026-12-24 18:00; the years are 2000 to 2100." absent:"none"`
@@ -101,6 +102,21 @@ func (s *Schedules) UnmarshalJSON(b []byte) error {
 
 	return nil
 }
+
+// The expressions of schedules without ticks. They cannot be combined with others.
+const (
+	ManualSchedule = "@manual"
+	BootSchedule   = "@reboot"
+)
+
+// HasTicks reports whether the schedule has ticks: it is neither @manual nor @reboot.
+func (s Schedules) HasTicks() bool { return !s.isOnly(ManualSchedule) && !s.AtBoot() }
+
+// AtBoot reports whether the task runs when a node boots.
+func (s Schedules) AtBoot() bool { return s.isOnly(BootSchedule) }
+
+// isOnly reports whether the schedule is one expression.
+func (s Schedules) isOnly(expr string) bool { return len(s) == 1 && strings.TrimSpace(s[0]) == expr }
 
 // Action is what a run does. Exactly one field is set.
 type Action struct {
@@ -238,6 +254,15 @@ func Defaults() Spec {
 		Target:  Target{Strategy: StrategyAuto, Count: 1},
 		History: History{Keep: 20, Record: RecordAll},
 	}
+}
+
+// bootDefaults returns a Spec with all defaults of a task that runs at boot. Nodes often boot together, and none of them waits for
+// the run of another one.
+func bootDefaults() Spec {
+	s := Defaults()
+	s.Schedule, s.Overlap = Schedules{BootSchedule}, OverlapAllow
+
+	return s
 }
 
 // WithDefaults returns the task with the defaults of the fields that are not set, as if they were absent in JSON. So a program

@@ -145,6 +145,7 @@ func (s *Spec) checks() []func() error {
 		func() error { return CheckLabels("labels", s.Labels) },
 		s.Action.Validate,
 		s.validateTiming,
+		s.validateBoot,
 		s.validateOverlap,
 		s.Missed.validate,
 		s.validatePause,
@@ -170,6 +171,32 @@ func (s *Spec) validateTiming() error {
 
 	if !s.Start.IsZero() && !s.End.IsZero() && s.End.Before(s.Start.Time) {
 		return Invalid(CodeBadTime, "end", "%s is before start, %s", s.End.Format(time.RFC3339), s.Start.Format(time.RFC3339))
+	}
+
+	return nil
+}
+
+// validateBoot refuses what has no meaning for a task that runs at boot: what concerns ticks, and runs with several nodes.
+func (s *Spec) validateBoot() error {
+	if !s.Schedule.AtBoot() {
+		return nil
+	}
+
+	for _, f := range []struct {
+		field string
+		set   bool
+	}{{"start", !s.Start.IsZero()}, {"end", !s.End.IsZero()}, {"jitter", s.Jitter != 0}, {"max_runs", s.MaxRuns != 0}, {"ttl", s.TTL != 0}} {
+		if f.set {
+			return Invalid(CodeBadValue, f.field, "cannot be combined with the schedule %s, which has no ticks; omit this field", BootSchedule)
+		}
+	}
+
+	field := "target.count"
+	if s.Target.Parts > 0 {
+		field = "target.parts"
+	}
+	if s.Target.FansOut() {
+		return Invalid(CodeBadValue, field, "cannot be combined with the schedule %s: each node that boots has a run of its own; omit this field", BootSchedule)
 	}
 
 	return nil

@@ -27,6 +27,8 @@ var valueTypes = map[string]string{
 	"leader/<lease>":                             "",
 	"owners/<0042>":                              "record.Owner",
 	"moves/<0042>":                               "record.Handover",
+	"boots/nodes/<node>":                         "record.Boot",
+	"boots/tasks/<ns>/<name>":                    "",
 	"idempotency/<digest>":                       "record.Idempotency",
 	"freezes":                                    "task.Freezes",
 	"access/fence":                               "record.Fence",

@@ -298,7 +298,7 @@ func skipMessages(ctx context.Context, f *factory.Factory, c *client.Client, run
 		if !known {
 			// Whoever may not read the task learns from the server that its run is not retried.
 			t, err := c.Tasks.Get(ctx, r.Namespace, r.Task)
-			is = r.CreatedBy == task.MessageSender || err == nil && t.Receiver != nil
+			is = r.IsMessage() || err == nil && t.Receiver != nil
 			isReceiver[ref] = is
 		}
 		if is {

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -263,8 +264,8 @@ func nextCells(f *factory.Factory, t client.Task) []string {
 	switch {
 	case t.Paused:
 		return []string{f.Paint(output.Yellow, view.PausedText(f, t)), f.NoValue()}
-	case t.Next.IsZero() && view.IsManual(t.Spec):
-		return []string{"when triggered", f.NoValue()}
+	case t.Next.IsZero() && !t.Schedule.HasTicks():
+		return []string{wording.WithoutTicks(t.Spec), f.NoValue()}
 	case t.NoNext != "":
 		return []string{"no more ticks", f.NoValue()}
 	case t.Next.IsZero():

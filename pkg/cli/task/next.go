@@ -187,6 +187,8 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 		f.Note("%s is %s; these ticks come after the pause", selection.Show(f, r), view.PausedText(f, t))
 	case t.Paused:
 		f.Note("%s is %s; it has no ticks until you resume it", selection.Show(f, r), view.PausedText(f, t))
+	case t.Schedule.AtBoot():
+		f.Note("%s runs at the next boot of a matching node", selection.Show(f, r))
 	case t.NoNext != "":
 		f.Note("no more ticks: %s", t.NoNext)
 	}

@@ -99,7 +99,10 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	words := tickTime(f, r.ScheduledTime, timezone)
 
-	if r.Trigger == task.TriggerManual {
+	switch {
+	case r.IsBootRun():
+		return words + " (boot of " + r.TargetNode + ")"
+	case r.Trigger == task.TriggerManual:
 		return words + " (manual)"
 	}
 

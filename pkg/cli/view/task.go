@@ -23,8 +23,10 @@ func NextText(f *factory.Factory, t client.Task) string {
 		words = PausedText(f, t)
 	case t.Next.IsZero():
 		words = "no next tick"
-		if IsManual(t.Spec) {
-			words = "runs when triggered"
+		if without := wording.WithoutTicks(t.Spec); t.Schedule.AtBoot() {
+			words = "runs at the next boot of a matching node"
+		} else if without != "" {
+			words = "runs " + without
 		} else if t.NoNext != "" {
 			words = "no more ticks: " + t.NoNext
 		}
@@ -38,9 +40,6 @@ func NextText(f *factory.Factory, t client.Task) string {
 
 	return f.Plain(" · ") + words
 }
-
-// IsManual reports whether a task runs only when it is triggered.
-func IsManual(s task.Spec) bool { return wording.IsManual(s) }
 
 // PausedText describes a pause briefly enough for a list: "paused until 18:00 (ann)".
 func PausedText(f *factory.Factory, t client.Task) string {

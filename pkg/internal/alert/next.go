@@ -28,7 +28,9 @@ func NextTick(e *task.Entry, now time.Time) (next task.Time, none string) {
 		return task.Time{}, pausedWords(e.Pause())
 	case e.Shadow:
 		return task.Time{}, "the task is a shadow"
-	case len(e.Schedule) == 1 && e.Schedule[0] == "@manual":
+	case e.Schedule.AtBoot():
+		return task.Time{}, "it runs at the next boot of a matching node"
+	case !e.Schedule.HasTicks():
 		return task.Time{}, "it runs only when it is triggered"
 	case e.MaxRuns > 0 && ran >= e.MaxRuns:
 		return task.Time{}, "the schedule has ended"

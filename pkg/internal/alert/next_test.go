@@ -30,6 +30,7 @@ func TestNextTick(t *testing.T) {
 		"its pause ends":            {pausedBy("ann", now.Add(2*time.Hour)), "11:00", ""},
 		"it is a shadow":            {func(e *task.Entry) { e.Shadow = true }, "", "the task is a shadow"},
 		"it is triggered":           {func(e *task.Entry) { e.Schedule = task.Schedules{"@manual"} }, "", "it runs only when it is triggered"},
+		"it runs at boot":           {func(e *task.Entry) { e.Schedule = task.Schedules{"@reboot"} }, "", "it runs at the next boot of a matching node"},
 		"its schedule has ended":    {func(e *task.Entry) { e.End = task.At(now) }, "", "the schedule has ended"},
 		"it has run often enough":   {func(e *task.Entry) { e.MaxRuns, e.Own = 3, &task.Own{Runs: 3} }, "", "the schedule has ended"},
 		"its schedule is not known": {func(e *task.Entry) { e.Schedule = task.Schedules{"0 25 * * *"} }, "", ""},

@@ -135,7 +135,7 @@ func (r *Rule) fits(e *task.Entry, kind task.AlertKind) bool {
 		return r.Alerts.FailuresInARow() <= h.Keep
 	case kind == task.AlertSuccessWithin || kind == task.AlertSuccessBy:
 		isForgetful := h.Ledger != nil && *h.Ledger == 0
-		if h.Record == task.RecordFailures && (isForgetful || slices.Contains(e.Schedule, "@manual")) {
+		if h.Record == task.RecordFailures && (isForgetful || !e.Schedule.HasTicks()) {
 			return false
 		}
 		return kind == task.AlertSuccessWithin || !isForgetful || h.KeepFor > 0

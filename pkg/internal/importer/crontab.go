@@ -411,7 +411,7 @@ func readEntry(line string, system, debian bool) (e entry, err error) {
 		word, rest := cutField(line)
 		switch {
 		case word == "@reboot":
-			return e, errors.New("@reboot is not supported: tasks run at times, not at boot; use a systemd unit")
+			return e, errors.New("@reboot is not supported by the import: create a task with the schedule @reboot")
 		case word == "@every_minute":
 			e.schedule = "* * * * *"
 		case slices.Contains(cronNicknames, word):

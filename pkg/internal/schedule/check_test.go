@@ -156,7 +156,9 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"@Every 5m", task.CodeBadSchedule, `did you mean "@every"?`},
 		{"@daily 5", task.CodeBadSchedule, "@daily takes no arguments"},
 		{"@manual now", task.CodeBadSchedule, "@manual takes no arguments"},
-		{"@reboot", task.CodeBadSchedule, "a cluster does not boot"},
+		{"@reboot now", task.CodeBadSchedule, "@reboot takes no arguments"},
+		{"@Reboot", task.CodeBadSchedule, `did you mean "@reboot"?`},
+		{"@boot", task.CodeBadSchedule, `did you mean "@reboot"?`},
 		{"@every", task.CodeBadDuration, "needs one duration"},
 		{"@every 1h 30m", task.CodeBadDuration, "needs one duration"},
 		{"@every90s", task.CodeBadSchedule, `did you mean "@every 90s"?`},
@@ -214,6 +216,7 @@ func TestCheck_RefusesBadLists(t *testing.T) {
 		{[]string{"60 * * * *", ok}, task.CodeBadSchedule, "schedule[0]", "minute 60"},
 		{[]string{ok, "0 0 30 2 *"}, task.CodeNeverFires, "schedule[1]", "never fires"},
 		{[]string{ok, "@manual"}, task.CodeBadSchedule, "schedule[1]", "cannot be combined with others"},
+		{[]string{ok, "@reboot"}, task.CodeBadSchedule, "schedule[1]", "cannot be combined with others"},
 		{[]string{"@manual", "@manual"}, task.CodeBadSchedule, "schedule[0]", "cannot be combined with others"},
 	} {
 		wantError(t, strings.Join(c.exprs, "; "), schedule.Check(task.Timing{Schedule: c.exprs, Timezone: "", DST: noDST}), c.code, c.field, c.says)

@@ -95,6 +95,8 @@ func (e expression) describeExpression(text string, z *zone) string {
 		return "once, at " + e.local + " in " + z.displayName()
 	case e.in != 0:
 		return "once, " + durationWords(e.in) + " after the task is written"
+	case e.boot:
+		return "once for each boot of a node that matches the target of the task"
 	}
 
 	return "only when it is triggered"

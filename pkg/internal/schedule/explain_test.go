@@ -140,6 +140,7 @@ func TestExplain_SaysTheRestOfTheLanguage(t *testing.T) {
 		want   string
 	}{
 		{task.Timing{Schedule: []string{"@manual"}}, "Only when it is triggered"},
+		{task.Timing{Schedule: []string{"@reboot"}}, "Once for each boot of a node that matches the target of the task"},
 		{task.Timing{Schedule: []string{"@in 10m"}}, "Once, 10 minutes after the task is written"},
 		{task.Timing{Schedule: []string{"@every 1h after completion"}}, "1 hour after each run has ended; the first, 1 hour after the task's creation"},
 		{task.Timing{Schedule: []string{"H * * * *"}}, "Every hour, at a minute derived from the task's name, UTC"},

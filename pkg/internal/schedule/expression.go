@@ -19,7 +19,8 @@ const (
 	minPeriod  = 100 * time.Millisecond    // of @every
 	maxPeriod  = 10 * 365 * 24 * time.Hour // of @every: ten years, 87600h
 	maxFields  = len(cronFields)           // with seconds
-	manualExpr = "@manual"
+	manualExpr = task.ManualSchedule
+	bootExpr   = task.BootSchedule
 	inExpr     = "@in"
 )
 
@@ -36,6 +37,7 @@ var nicknameFields = map[string]string{
 
 // expression is one parsed expression. Exactly one of its fields is set, or none for @manual.
 type expression struct {
+	boot  bool // whenever a node boots
 	cron  *rule
 	every int64  // a period in ms
 	after int64  // a period in ms, counted from the end of each run
@@ -79,7 +81,7 @@ func readExpression(name, text string, written bool, suggest func(words []string
 	words := strings.Fields(text)
 	switch {
 	case len(words) == 0:
-		return fail(task.CodeRequired, "a schedule is required: a cron expression, @every, @at or @manual")
+		return fail(task.CodeRequired, "a schedule is required: a cron expression, @every, @at, @manual or @reboot")
 	case strings.Contains(strings.ToUpper(text), "TZ="):
 		return fail(task.CodeBadSchedule, "an expression cannot contain a time zone; use the field timezone")
 	case words[0] == "@every":
@@ -120,6 +122,8 @@ func readExpression(name, text string, written bool, suggest func(words []string
 		return expression{at: instant}, nil
 	case words[0] == manualExpr && len(words) == 1:
 		return expression{}, nil
+	case words[0] == bootExpr && len(words) == 1:
+		return expression{boot: true}, nil
 	case words[0][0] == '@':
 		sixFields, ok := nicknameFields[words[0]]
 		if !ok || len(words) > 1 {
@@ -203,11 +207,9 @@ func wrongNickname(words []string) string {
 
 	// First the common mistakes, then the most similar name.
 	switch _, known := nicknameFields[lower]; {
-	case lower == "@reboot":
-		return "@reboot is not supported: a cluster does not boot"
-	case len(words) > 1 && (known || lower == manualExpr):
+	case len(words) > 1 && (known || lower == manualExpr || lower == bootExpr):
 		return words[0] + " takes no arguments"
-	case known || lower == manualExpr || lower == "@every" || lower == "@at" || lower == inExpr:
+	case known || lower == manualExpr || lower == bootExpr || lower == "@every" || lower == "@at" || lower == inExpr:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
 
@@ -215,6 +217,8 @@ func wrongNickname(words []string) string {
 	switch lower {
 	case "@manually", "@never", "@none":
 		return fmt.Sprintf("did you mean %q?", manualExpr)
+	case "@boot", "@startup", "@start", "@restart":
+		return fmt.Sprintf("did you mean %q?", bootExpr)
 	case "@minutely", "@every_minute":
 		return `did you mean "@every 1m"?`
 	}
@@ -226,9 +230,9 @@ func wrongNickname(words []string) string {
 		}
 	}
 
-	const none = "is not one of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
+	const none = "is not one of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual, @reboot"
 
-	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknameFields)), []string{manualExpr, "@every", "@at", inExpr})); near != "" {
+	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknameFields)), []string{manualExpr, bootExpr, "@every", "@at", inExpr})); near != "" {
 		return none + fmt.Sprintf("; did you mean %q?", near)
 	}
 

@@ -239,7 +239,12 @@ func TestNext_AtTicksOnce(t *testing.T) {
 }
 
 func TestManual_NeverTicks(t *testing.T) {
-	s := parse(t, "", noDST, "@manual")
+	s := parse(t, "", noDST, "@reboot")
+	if next, ok := s.Next(anchor); ok || !s.Manual() {
+		t.Errorf("@reboot: next %v, manual %v", next, s.Manual())
+	}
+
+	s = parse(t, "", noDST, "@manual")
 	if next, ok := s.Next(anchor); ok || !s.Manual() {
 		t.Errorf("next %v, manual %v", next, s.Manual())
 	}

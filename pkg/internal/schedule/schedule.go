@@ -1,7 +1,7 @@
 // Package schedule parses the schedules of tasks, rejects invalid ones, and computes their ticks.
 //
 // A schedule is a cron expression of five fields, or six with seconds first, a nickname such as @daily, @every, @at
-// or @manual. A task has up to sixteen of them. Its ticks are the union of theirs, between a start and an end if it
+// @manual or @reboot. A task has up to sixteen of them. Its ticks are the union of theirs, between a start and an end if it
 // has them. docs/schedules.md describes the language. Two forms are accepted from users but are not schedules yet:
 // H, a value that is derived from the task's name (Spread), and @in or a local @at, a time relative to now (Resolve). Check
 // accepts them. Parse requires that they are resolved.
@@ -144,7 +144,7 @@ func (p *plan) setTiming(t task.Timing) (err error) {
 func (p *plan) parseExpressions(exprs []string, written bool) error {
 	switch {
 	case len(exprs) == 0:
-		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at or @manual")
+		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at, @manual or @reboot")
 	case len(exprs) > MaxExpressions:
 		return task.Invalid(task.CodeTooMany, "schedule", "has %d expressions; at most %d are allowed", len(exprs), MaxExpressions)
 	}
@@ -169,7 +169,7 @@ func (p *plan) parseExpressions(exprs []string, written bool) error {
 		case e.at != 0:
 			p.at = append(p.at, e.at)
 		case len(exprs) > 1:
-			return task.Invalid(task.CodeBadSchedule, name, "%s: @manual means no ticks and cannot be combined with others", task.Quote(text))
+			return task.Invalid(task.CodeBadSchedule, name, "%s has no ticks and cannot be combined with others", task.Quote(text))
 		}
 	}
 
@@ -192,10 +192,10 @@ func fieldName(exprs []string, i int) string {
 	return fmt.Sprintf("schedule[%d]", i)
 }
 
-// Manual reports whether the schedule is @manual, so that it never has ticks.
+// Manual reports whether the schedule is @manual or @reboot, so that it never has ticks.
 func (s *Schedule) Manual() bool { return s.plan.isManual() }
 
-// isManual reports whether the plan is @manual: none of its other parts is set.
+// isManual reports whether the plan is @manual or @reboot: none of its other parts is set.
 func (p *plan) isManual() bool {
 	return len(p.rules) == 0 && len(p.every) == 0 && len(p.at) == 0 && p.after == 0
 }

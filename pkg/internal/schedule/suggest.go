@@ -155,7 +155,7 @@ var timeOfDay = regexp.MustCompile(`^([01]?[0-9]|2[0-3]):([0-5][0-9])$`)
 // 2026-12-24T18:00:00Z.
 func withoutSign(words []string) string {
 	text := strings.ToLower(strings.Join(words, " "))
-	if len(words) == 1 && nicknameFields["@"+text] != "" || text == "manual" {
+	if len(words) == 1 && nicknameFields["@"+text] != "" || text == "manual" || text == "reboot" {
 		return "@" + text
 	}
 

@@ -243,6 +243,8 @@ func (p *runPage) addParts(ctx context.Context, r *Request) error {
 func stepsOf(r task.Run) []runStep {
 	due := runStep{Name: "Due", At: r.ScheduledTime}
 	switch {
+	case r.IsBootRun():
+		due.Name, due.Note = "Requested", "for the boot of "+r.TargetNode
 	case r.Trigger == task.TriggerManual:
 		due.Name, due.Note = "Requested", prefixed("by ", task.ActorName(r.CreatedBy))
 	case !r.DueAt.IsZero():

@@ -390,8 +390,8 @@ func nextText(t *client.Task) string {
 	switch {
 	case t.Paused:
 		return pauseText(t)
-	case t.Next.IsZero() && wording.IsManual(t.Spec):
-		return "when triggered"
+	case t.Next.IsZero() && !t.Schedule.HasTicks():
+		return wording.WithoutTicks(t.Spec)
 	case t.NoNext != "":
 		return "no more ticks"
 	case t.Next.IsZero():

@@ -112,4 +112,4 @@ func testReceiver(ctx context.Context, r *Request) (Done, error) {
 }
 
 // IsMessage reports whether a run is a message about alerts, rather than a test or another manual run.
-func (*View) IsMessage(run task.Run) bool { return run.CreatedBy == task.MessageSender }
+func (*View) IsMessage(run task.Run) bool { return run.IsMessage() }

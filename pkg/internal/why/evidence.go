@@ -196,7 +196,10 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("Extra arguments", "%s", strings.Join(quoted, " "))
 	}
 
-	if r.TargetNode != "" {
+	switch {
+	case r.IsBootRun():
+		add("Boot", "of node %s (%s)", r.TargetNode, r.BootID)
+	case r.TargetNode != "":
 		add("Requested node", "%s", r.TargetNode)
 	}
 

@@ -39,6 +39,8 @@ func (an *answerer) noTick(at time.Time) task.Answer {
 	case !v.End.IsZero() && at.After(v.End.Time):
 		g.verdict = task.VerdictOutside
 		prefix += fmt.Sprintf(": the task has no ticks after its end, %s", an.formatTime(v.End.Time))
+	case v.Schedule.AtBoot():
+		prefix += ": the schedule is @reboot, so the task runs only when a matching node boots, and when it is triggered"
 	case v.isManual():
 		prefix += ": the schedule is @manual, so the task runs only when it is triggered"
 	case afterRuns && at.After(an.Now):
@@ -218,7 +220,11 @@ func (an *answerer) noneYet() task.Answer {
 	g := finding{verdict: task.VerdictNoTick, due: an.Now, version: inForce(an.all, an.Now)}
 	a := an.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", an.Namespace, an.Name, an.formatTime(an.Task.CreatedAt.Time))
+	missing := "no run was triggered by hand"
+	if an.Task.Schedule.AtBoot() {
+		missing = "no matching node has booted since"
+	}
+	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and %s", an.Namespace, an.Name, an.formatTime(an.Task.CreatedAt.Time), missing)
 
 	return a
 }
@@ -227,11 +233,18 @@ func (an *answerer) noneYet() task.Answer {
 // expect one.
 func (an *answerer) noneToCome() *task.Answer {
 	v := inForce(an.all, an.Now)
-	if an.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {
+	if an.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() && !v.Schedule.AtBoot() {
 		return nil
 	}
 
 	g := finding{verdict: task.VerdictNoTick, due: an.Now, version: v}
+	if v.Schedule.AtBoot() {
+		a := an.tickAnswer(g)
+		a.Tick, a.Sentence = nil, makeSentence("the task runs at the next boot of a matching node")
+
+		return &a
+	}
+
 	says := "there are no more ticks: the schedule (" + joinExpressions(v.Schedule) + ") has ended"
 	if period, after := v.completionPeriod(); after {
 		g.verdict = task.VerdictDepends

@@ -29,6 +29,9 @@ func (w wording) waitedFor(r *task.Run) string {
 // noSelector replaces the explanation "no node matches" for a run whose request named a node, and for a task without a
 // selector, in a namespace without one.
 func (w wording) noSelector(g finding, text string) string {
+	if g.run.Reason == task.ReasonNoNode && g.run.IsBootRun() {
+		return "node " + g.run.TargetNode + ", for whose boot the run is, is not available"
+	}
 	if g.run.Reason == task.ReasonNoNode && g.run.TargetNode != "" {
 		return "node " + g.run.TargetNode + ", which its request named, is not available"
 	}

@@ -327,6 +327,11 @@ var stories = []story{
 		w.Task.Schedule, w.Entry.Schedule = task.Schedules{"@manual"}, task.Schedules{"@manual"}
 		return w
 	}, "02:30", task.VerdictNoTick, []string{"the schedule is @manual"}},
+	{"boot task", func() *world {
+		w := nightly()
+		w.Task.Schedule, w.Entry.Schedule = task.Schedules{"@reboot"}, task.Schedules{"@reboot"}
+		return w
+	}, "02:30", task.VerdictNoTick, []string{"the schedule is @reboot, so the task runs only when a matching node boots"}},
 	{"asked for", func() *world {
 		return nightly().all().run("02:45:10", task.Succeeded, func(r *task.Run) { r.Trigger = task.TriggerManual })
 	}, "02:45", task.VerdictSucceeded, []string{"The run that was requested on Tue 10 Mar 2026 02:45:10 UTC ran on n1 and succeeded"}},

@@ -125,7 +125,11 @@ func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
 	list.add("Requested by", r.CreatedBy)
 	list.add("Extra arguments", CommandLine(r.Args))
 	list.add("Extra env", strings.Join(r.EnvNames, ", "))
-	list.add("Requested node", r.TargetNode)
+	if r.IsBootRun() {
+		list.add("Boot of node", r.TargetNode)
+	} else {
+		list.add("Requested node", r.TargetNode)
+	}
 	list.add("Tick", at(r.ScheduledTime))
 	if r.Count > 1 {
 		list.add("Last tick", at(r.Last))

@@ -430,8 +430,17 @@ func ScheduleText(s task.Spec) string {
 	return words + " " + strings.ReplaceAll(OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
 }
 
-// IsManual reports whether a task runs only when it is triggered.
-func IsManual(s task.Spec) bool { return len(s.Schedule) == 1 && s.Schedule[0] == "@manual" }
+// WithoutTicks says when a task runs that has no ticks: "when triggered", or "at boot". It returns "" if the task has ticks.
+func WithoutTicks(s task.Spec) string {
+	switch {
+	case s.Schedule.AtBoot():
+		return "at boot"
+	case !s.Schedule.HasTicks():
+		return "when triggered"
+	}
+
+	return ""
+}
 
 // PausedBy names who has paused a task, or what: "ann", "after failures". It returns "" if that is not known.
 func PausedBy(p *task.Pause) string {

@@ -243,7 +243,10 @@ func requestWords(r task.Run) string {
 		details = append(details, "arguments: "+strconv.Itoa(len(r.Args)))
 	}
 
-	if r.TargetNode != "" {
+	switch {
+	case r.IsBootRun():
+		details = append(details, "for the boot of node "+r.TargetNode)
+	case r.TargetNode != "":
 		details = append(details, "on node "+r.TargetNode)
 	}
 

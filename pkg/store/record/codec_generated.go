@@ -59,6 +59,7 @@ func (w *writer) writeRun(v *task.Run) {
 		w.writeAny("args", v.Args)
 	}
 	w.writeStringIfSet("target_node", v.TargetNode)
+	w.writeStringIfSet("boot_id", v.BootID)
 	w.writeStringIfSet("dismissed_by", v.DismissedBy)
 	if len(v.Unenforced) > 0 {
 		w.writeAny("unenforced", v.Unenforced)
@@ -158,6 +159,8 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 		r.readStrings(&v.Args)
 	case "target_node":
 		r.readString(&v.TargetNode)
+	case "boot_id":
+		r.readString(&v.BootID)
 	case "dismissed_by":
 		r.readString(&v.DismissedBy)
 	case "unenforced":

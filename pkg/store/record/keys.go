@@ -270,6 +270,21 @@ func (k Keys) Freezes() string { return k.root + "freezes" }
 // LoginKey is the key of the random key that seals logins which are under way and the cookies of sessions.
 func (k Keys) LoginKey() string { return k.root + "login-key" }
 
+// Boots is the prefix of what concerns the schedule @reboot: the boots of nodes, and the tasks.
+func (k Keys) Boots() string { return k.root + "boots/" }
+
+// NodeBoots is the prefix of the boots of nodes.
+func (k Keys) NodeBoots() string { return k.Boots() + "nodes/" }
+
+// NodeBoot is the key of the last boot of a node.
+func (k Keys) NodeBoot(node string) string { return k.NodeBoots() + node }
+
+// BootTasks is the prefix of the names of the tasks that run at boot.
+func (k Keys) BootTasks() string { return k.Boots() + "tasks/" }
+
+// BootTask is the key that exists while a task runs at boot. Its create revision tells since when.
+func (k Keys) BootTask(r Ref) string { return k.BootTasks() + r.Namespace + "/" + r.Name }
+
 // IdempotencyRecords is the prefix of the records of requests with an idempotency key.
 func (k Keys) IdempotencyRecords() string { return k.root + "idempotency/" }
 

@@ -174,6 +174,9 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		run := requestedBy(c, h.manualRun(st), d.Input())
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
+		if d.IsBootRun() {
+			run.TargetNode, run.BootID = d.TargetNode, d.BootID
+		}
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: views.RunInBrief(run), Paused: paused}
 		err = h.Store.As(c.Rights()).ReviveOnce(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env}, once)

@@ -299,7 +299,7 @@ func (j *accessJudge) madeByNode(d *delta, ev Event, c objectChange) bool {
 		return ev.Deleted && t != nil && t.Why != ""
 	case "secret", "silence": // the leader deletes what is left of a deleted secret, and silences that have ended
 		return ev.Deleted
-	case "run": // owners queue ticks, and runs that were queued before; the leader queues messages to receivers
+	case "run": // owners queue ticks, and runs that were queued before; the leader queues messages to receivers and runs for boots
 		k, _ := j.keys.ParseShard(ev.Key)
 		if d.isMessage(k.Ref, k.Run) {
 			return true
@@ -307,7 +307,7 @@ func (j *accessJudge) madeByNode(d *delta, ev Event, c objectChange) bool {
 
 		w, err := record.DecodeWaiting(k, ev.Value)
 
-		return ev.Deleted || err != nil || w.Trigger != task.TriggerManual || w.Attempt > 1 || j.cluster.taskOf(k.Ref).runs[k.Run] != nil || task.IsPart(k.Run)
+		return ev.Deleted || err != nil || w.IsBootRun() && w.RetryOf == "" || w.Trigger != task.TriggerManual || w.Attempt > 1 || j.cluster.taskOf(k.Ref).runs[k.Run] != nil || task.IsPart(k.Run)
 	}
 
 	return false

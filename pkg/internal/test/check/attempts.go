@@ -258,7 +258,10 @@ func (j *attemptJudge) checkLateResults(ch *runChange, r *runHistory) {
 // checkAccepted checks that a new attempt has only what its task accepts from a manual run, and that it is on the node that
 // the request for its run named (G29). The commit compares the entry, so this is exact.
 func (j *attemptJudge) checkAccepted(ch *runChange, r *runHistory, put inboxPut, accept task.Accept) {
-	given := task.ManualInput{Args: put.Args, Env: put.Env, TargetNode: put.TargetNode}
+	given := task.ManualInput{Args: put.Args, Env: put.Env}
+	if !put.IsBootRun() {
+		given.TargetNode = put.TargetNode
+	}
 	if err := accept.Check(given); err != nil {
 		j.breachTask("G29", ch.ref, r.tick, put.key, "run %s is dispatched with what its task does not accept: %v", ch.id, err)
 	}

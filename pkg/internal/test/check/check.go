@@ -62,6 +62,7 @@ type checker struct {
 	namespaces *namespaceJudge
 	alerts     *alertJudge
 	messages   *messageJudge
+	boots      *bootJudge
 
 	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
@@ -92,7 +93,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		fences: fences, placement: &placementJudge{judge: base}, retention: retention, ledger: newLedgerJudge(base, fences, stats), counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
 		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
-		namespaces: namespaces, alerts: newAlertJudge(base), messages: newMessageJudge(base),
+		namespaces: namespaces, alerts: newAlertJudge(base), messages: newMessageJudge(base), boots: newBootJudge(base),
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
@@ -120,6 +121,7 @@ func (c *checker) applyRevision(events []Event) {
 		c.applyFirstList(d)
 		c.access.applyRecords(events)
 		c.namespaces.applyRecords(events)
+		c.boots.applyNamespaces(events)
 
 		return
 	}
@@ -135,6 +137,7 @@ func (c *checker) applyRevision(events []Event) {
 	// The transaction of an alert compares the records of its task as they were before the revision.
 	c.alerts.checkRevision(d)
 	c.messages.checkRevision(d)
+	c.boots.checkRevision(d)
 
 	runs := d.sortedRuns()
 	for _, r := range runs {
@@ -158,6 +161,7 @@ func (c *checker) applyRevision(events []Event) {
 	c.cluster.applyFleet(d)
 	c.placement.forgetUnusedMoves(d)
 	c.namespaces.applyRecords(events)
+	c.boots.applyNamespaces(events)
 }
 
 // setRevision sets the revision at which violations are reported and changes are applied.
@@ -195,6 +199,7 @@ func (c *checker) applyFirstList(d *delta) {
 	c.cluster.applyFreezes(d)
 	c.alerts.applyChanges(d)
 	c.messages.applyChanges(d)
+	c.boots.applyChanges(d)
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
 	c.ledger.applySettings(d)

@@ -21,7 +21,7 @@ type deadlines struct {
 }
 
 func newDeadlines(e *task.Entry, successBy string) (d deadlines, err error) {
-	d.anyRun = oracle.CountsFromCompletion(*e) || len(e.Schedule) == 1 && e.Schedule[0] == "@manual"
+	d.anyRun = oracle.CountsFromCompletion(*e) || len(e.Schedule) == 1 && (e.Schedule[0] == "@manual" || e.Schedule[0] == "@reboot")
 
 	if d.deadlines, err = oracle.NewTiming(task.Entry{Schedule: task.Schedules{successBy}, Timezone: e.Timezone, DST: e.DST}); err != nil {
 		return d, err

@@ -58,6 +58,8 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 		case "access", "audit", "secrets", "requests":
 		case "alerts":
 			dec.decodeAlert(d, ev)
+		case "boots":
+			dec.decodeBoot(d, ev)
 		// No rule concerns these keys.
 		case "cleared", "moves", "events", "idempotency", "audit-gaps":
 		default:
@@ -310,6 +312,25 @@ func (dec *decoder) decodeAlert(d *delta, ev Event) {
 	}
 
 	d.alerts[ev.Key] = ch
+}
+
+// decodeBoot decodes the record of the last boot of a node. Of the keys that name tasks, only their create revisions matter.
+func (dec *decoder) decodeBoot(d *delta, ev Event) {
+	node, ok := strings.CutPrefix(ev.Key, dec.keys.NodeBoots())
+	if !ok {
+		return
+	}
+
+	ch := &bootChange{key: ev.Key}
+	if !ev.Deleted {
+		var b record.Boot
+		if err := json.Unmarshal(ev.Value, &b); err != nil {
+			dec.reportUnreadable(ev, err)
+		}
+		b.Node, ch.boot = node, &b
+	}
+
+	d.boots[node] = ch
 }
 
 // decodeFreezes decodes the freeze record. A deletion yields an empty state.

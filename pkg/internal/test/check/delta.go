@@ -26,6 +26,7 @@ type delta struct {
 	alerts     map[string]*alertChange    // by key
 	rules      map[string]*task.AlertRule // rules of alerts, by key; nil: deleted
 	sent       map[string]*sentChange     // what was sent to receivers, by namespace and name
+	boots      map[string]*bootChange     // the last boots of nodes, by node
 	keptChanges
 }
 
@@ -118,7 +119,7 @@ func newDelta() *delta {
 		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
 		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
 		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(),
-		alerts: map[string]*alertChange{}, rules: map[string]*task.AlertRule{}, sent: map[string]*sentChange{},
+		alerts: map[string]*alertChange{}, rules: map[string]*task.AlertRule{}, sent: map[string]*sentChange{}, boots: map[string]*bootChange{},
 	}
 }
 

@@ -135,6 +135,7 @@ func (w *world) countRecords() {
 			"run paused":                   strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"paused"`),
 			"run resumed":                  strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"running"`) && has(`"paused_ms":`),
 			"run ended after a pause":      k.Kind == record.KindEnded && has(`"paused_ms":`),
+			"run for a boot":               k.Kind == record.KindQueued && has(`"boot_id":`),
 			"run with parts":               k.Kind == record.KindEnded && has(`"fan_out":`),
 			"run with parts cancelled":     k.Kind == record.KindEnded && has(`"fan_out":`) && has(`"reason":"cancelled_by_user","trigger"`),
 			"run with parts failed":        k.Kind == record.KindEnded && has(`"reason":"parts"`),

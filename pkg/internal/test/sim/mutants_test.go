@@ -80,6 +80,7 @@ var (
 	ruledScenario      = scenario{"ruled", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withRules, Calls: []string{"set alert rule", "delete alert rule"}, WrapClient: delayAlerts}}
 	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
 	lateSuccesses      = scenario{"late successes", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 70 * time.Second, Tasks: 3, Slots: 20, Shape: withLateSuccesses, Calls: []string{"resume"}}}
+	bootingScenario    = scenario{"booting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"boots"}, Nodes: 4, Duration: 40 * time.Second, Tasks: 6, Rough: true, Shape: withBoots, Calls: []string{"apply"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
@@ -132,6 +133,9 @@ var detections = map[string]detection{
 	"exception-dropped":     {[]string{"G31"}, foldedScenario},
 	"span-over-a-hole":      {[]string{"G31"}, pausedScenario},
 	"conflicts-together":    {[]string{"G1", "G3", "G12"}, aloneScenario},
+
+	// Boots.
+	"boot-uncompared": {[]string{"G62"}, bootingScenario},
 
 	// Alerts.
 	"range-uncompared": {[]string{"G57"}, alertingScenario},
@@ -268,6 +272,12 @@ func withLateSuccesses(s *task.Spec) {
 	withAlerts(s)
 	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/5 * * * * *"}, task.OverlapSkip, []string{"sim", "40s", "0"}
 	s.Alerts = &task.Alerts{Failures: new(0), SuccessBy: "*/10 * * * * *"}
+}
+
+// withBoots lets tasks run at boot.
+func withBoots(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Schedule = task.Schedules{task.BootSchedule}
 }
 
 // withCrowds lets tasks have two runs at a time, which take longer than that.

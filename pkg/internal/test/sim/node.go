@@ -32,6 +32,7 @@ type node struct {
 	address string
 	dir     string       // the data directory of the next start
 	starts  int          // how often a daemon was started
+	boots   int          // how often the host has booted
 	skew    atomic.Int64 // the error of its wall clock, in ns
 	roles   []string     // nil: all roles
 
@@ -42,6 +43,7 @@ type node struct {
 // process is one start of a daemon.
 type process struct {
 	link   *link
+	boot   string                      // the id of the boot of its host
 	daemon atomic.Pointer[daemon.Node] // nil until it has started
 	stop   context.CancelFunc          // ends the daemon as SIGTERM does
 	gone   chan struct{}               // closed when everything of it has ended
@@ -64,7 +66,7 @@ func (w *world) addNode() *node {
 func (n *node) startDaemon() {
 	n.starts++
 	n.founded.Do(n.createClusterRecord)
-	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), gone: make(chan struct{}), killed: make(chan struct{})}
+	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), boot: fmt.Sprintf("%s-boot-%d", n.name, n.boots), gone: make(chan struct{}), killed: make(chan struct{})}
 	ctx, stop := context.WithCancel(n.life)
 	p.stop, n.proc = stop, p
 	n.mu.Lock()
@@ -154,6 +156,7 @@ func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) err
 
 			return kv.Wrap(c, 0), nil
 		},
+		BootID:    p.boot,
 		Unguarded: true,
 		Act:       p.executeAttempt(n),
 		HTTP:      requestRunner{n, p},
@@ -187,6 +190,7 @@ func (n *node) killDaemon(host bool) {
 
 	// Without a guardian nothing proves that the attempts are dead. Others must wait for lost_after.
 	if host {
+		n.boots++
 		close(p.killed)
 	} else {
 		instance, delay := "", durationBetween(n.rng, 0, 400*time.Millisecond)

@@ -64,6 +64,7 @@ var allWorkloads = []workload{
 		shape: acceptInput},
 	{name: "ledgers", calls: []string{"edit history", "edit history", "edit history", "spoil ledger", "set ledger", "trigger", "re-create"}, shape: keepLedger,
 		fault: fault{"kill in a fold", 15, killInFold}},
+	{name: "boots", calls: []string{"re-create", "pause", "resume"}, shape: runAtBoot, fault: fault{"reboot", 20, func(w *world) func(*world) { return w.killOne(true) }}},
 	{name: "alerts", calls: []string{"apply receiver", "delete receiver", "edit alerts", "edit alerts", "set alert rule", "set alert rule", "delete alert rule", "retry", "retry", "dismiss", "dismiss all", "dismiss all"}, shape: expectSuccess},
 }
 
@@ -84,6 +85,22 @@ func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	}
 
 	return drawn
+}
+
+// runAtBoot lets two of three tasks run when nodes boot.
+func runAtBoot(s *task.Spec, r *rand.Rand) {
+	if r.IntN(3) == 0 {
+		return
+	}
+
+	s.Schedule, s.Jitter, s.Start, s.End, s.MaxRuns, s.TTL = task.Schedules{task.BootSchedule}, 0, task.Time{}, task.Time{}, 0, 0
+	s.Target.Parts, s.Target.Count, s.Target.Stagger, s.Target.Succeed = 0, 1, 0, ""
+	if s.Alerts != nil {
+		s.Alerts.MaxLateness = 0
+	}
+	if r.IntN(2) == 0 {
+		setOverlap(s, task.OverlapAllow, r)
+	}
 }
 
 // acceptInput makes a task accept all that its action allows. Users change that later.

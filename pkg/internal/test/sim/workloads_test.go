@@ -131,6 +131,21 @@ func TestAlerts_CrossWhateverHappens(t *testing.T) {
 	requireAllReached(t, paths, []uint64{1, 2}, nil, o)
 }
 
+// Hosts boot again and again, while leaders lose their terms, and answers of etcd are lost. Each boot gives each task one run.
+//
+// Verifies: G62
+func TestBoots_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	o := sim.Options{
+		Workloads: []string{"boots"}, Only: []string{"kill", "revoke a lease", "stall watches", "held", "cut"}, Duration: time.Minute, Tasks: 8, Rough: true,
+		Calls: []string{"apply", "patch", "trigger", "freeze", "unfreeze", "retry"},
+	}
+
+	requireAllReached(t, []string{"run for a boot", "fault reboot"}, []uint64{1, 2}, nil, o)
+}
+
 // Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
 //
 // Verifies: G9

@@ -216,7 +216,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	}
 
 	switch words[0] {
-	case "@manual":
+	case "@manual", "@reboot":
 		return neverTicks{}, len(words) == 1
 	case "@every":
 		d, err := task.ParseDuration("", words[len(words)-1])

@@ -1,0 +1,473 @@
+package boots_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/daemon/boots"
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
+)
+
+// world is a cluster on an etcd in memory, in virtual time. The test registers nodes, and a Watcher runs while the world leads.
+type world struct {
+	*testing.T
+	store   *store.Store
+	etcd    *kv.Client
+	writes  *crashing
+	keys    record.Keys
+	watcher *boots.Watcher
+	changed wake.Signal
+	terms   int
+	stop    func()
+
+	mu         sync.Mutex
+	nodes      map[string]task.Node
+	freezes    task.Freezes
+	namespaces map[string]*task.Namespace
+	ignored    string // a label that no node may have
+}
+
+// crashing is an etcd at one of whose writes the leader dies, or of which it gets no answer.
+type crashing struct {
+	kv.Committer
+	at     int // the number of the write, from 1; 0: none
+	how    string
+	leader context.CancelFunc
+	number int
+}
+
+const (
+	diesBefore = "dies before"
+	diesAfter  = "dies after"
+	lostBefore = "request lost"
+	lostAfter  = "answer lost"
+)
+
+func (c *crashing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	if c.number++; c.number != c.at {
+		return c.Committer.Commit(ctx, t)
+	}
+
+	var res kv.Result
+	var err error
+	if c.how == diesAfter || c.how == lostAfter {
+		res, err = c.Committer.Commit(ctx, t)
+	}
+	if c.how == diesBefore || c.how == diesAfter {
+		c.leader()
+		return res, context.Canceled
+	}
+
+	return kv.Result{}, errors.Join(err, context.DeadlineExceeded)
+}
+
+// inWorld runs a story in virtual time.
+func inWorld(t *testing.T, story func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := record.NewKeys("/t")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		w := &world{T: t, etcd: kvtest.Memory(t), keys: keys, changed: wake.NewSignal(), stop: func() {}, nodes: map[string]task.Node{},
+			namespaces: map[string]*task.Namespace{"default": {}, "db": {Nodes: "role = db"}}}
+		w.writes = &crashing{Committer: kv.Direct(w.etcd)}
+		w.store = store.New(w.etcd, w.writes, keys)
+		if _, _, err := w.store.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess()); err != nil {
+			t.Fatal(err)
+		}
+
+		w.watcher = boots.New(boots.Config{
+			Store: w.store, Task: w.ref, Now: time.Now, Logger: zap.NewNop(), MayWrite: func() error { return nil },
+			Subscribe: func(s wake.Signal) func() {
+				w.changed = s
+				return func() {}
+			},
+			Nodes: func() []task.Node {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				var list []task.Node
+				for _, n := range w.nodes {
+					list = append(list, n)
+				}
+				slices.SortFunc(list, func(a, b task.Node) int { return strings.Compare(a.Name, b.Name) })
+				return list
+			},
+			Access:  func() boots.Access { return w },
+			Freezes: func() *task.Freezes { return &w.freezes },
+		})
+
+		w.lead()
+		t.Cleanup(func() { w.stop() })
+		story(w)
+	})
+}
+
+func (w *world) LimitNode(n task.Node) task.Node {
+	if _, has := n.Labels[w.ignored]; has {
+		n.Labels = nil
+	}
+	return n
+}
+
+func (w *world) Namespace(name string) *task.Namespace { return w.namespaces[name] }
+
+func (w *world) ref(ns, name string) record.Ref {
+	return record.Ref{Namespace: ns, Name: name, Shard: len(ns+name) % 4}
+}
+
+// lead ends the present term, and begins another one.
+func (w *world) lead() {
+	w.Helper()
+	w.stop()
+	w.terms++
+
+	key := fmt.Sprintf("%s%d", w.keys.Leader(), w.terms)
+	fence := kv.CreateFence(key, w.put(key, "n1"))
+	ctx, cancel := context.WithCancel(w.Context())
+	w.writes.leader = cancel
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.watcher.Run(ctx, fence); !errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrFenced) {
+			w.Errorf("the watcher ended: %v", err)
+		}
+	}()
+
+	w.stop = func() {
+		cancel()
+		<-done
+	}
+	synctest.Wait()
+}
+
+func (w *world) put(key, value string) int64 {
+	w.Helper()
+	res, err := w.etcd.Put(w.Context(), key, value)
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	return res.Header.Revision
+}
+
+// wait lets the watcher look at the nodes.
+func (w *world) wait() {
+	w.changed.Send()
+	time.Sleep(5 * time.Second)
+	synctest.Wait()
+}
+
+// join registers a node, or registers it again.
+func (w *world) join(name, boot string, labels ...string) {
+	w.Helper()
+	n := task.Node{Name: name, BootID: boot, Roles: []string{task.RoleExecutor}, State: task.NodeReady, Labels: map[string]string{}}
+	for i := 0; i < len(labels); i += 2 {
+		n.Labels[labels[i]] = labels[i+1]
+	}
+	n.Revision = w.put(w.keys.Node(name), boot)
+
+	w.mu.Lock()
+	w.nodes[name] = n
+	w.mu.Unlock()
+	w.wait()
+}
+
+// leave removes a node.
+func (w *world) leave(name string) {
+	w.mu.Lock()
+	delete(w.nodes, name)
+	w.mu.Unlock()
+	w.wait()
+}
+
+// addTask creates a task that runs at boot.
+func (w *world) addTask(name string, change func(t *task.Task)) task.Task {
+	w.Helper()
+	ns, name, _ := strings.Cut(name, "/")
+	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), CreatedAt: task.At(time.Now())}
+	t.Namespace, t.Name, t.Schedule, t.Action = ns, name, task.Schedules{task.BootSchedule}, task.Action{Noop: &task.Noop{}}
+	if change != nil {
+		change(&t)
+	}
+	if _, err := w.store.CreateTask(w.Context(), w.ref(ns, name), t, task.NewEntry(t, t.CreatedAt, t.CreatedAt)); err != nil {
+		w.Fatal(err)
+	}
+
+	return t
+}
+
+// edit changes a task.
+func (w *world) edit(name string, change func(t *task.Task)) {
+	w.Helper()
+	ns, name, _ := strings.Cut(name, "/")
+	st, err := w.store.Task(w.Context(), w.ref(ns, name))
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	t := st.Task
+	change(&t)
+	if _, err := w.store.UpdateTask(w.Context(), st, t, task.NewEntry(t, st.Entry.From, st.Entry.Anchor)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// runs returns the runs of a task as "node boot", with the reason if they were skipped.
+func (w *world) runs(name string) []string {
+	w.Helper()
+	ns, name, _ := strings.Cut(name, "/")
+	list, err := w.store.Runs(w.Context(), w.ref(ns, name))
+	if err != nil {
+		w.Fatal(err)
+	}
+
+	var words []string
+	for _, r := range list {
+		text := r.TargetNode + " " + r.BootID
+		if r.State != task.Queued {
+			text += " " + string(r.State) + " " + r.Reason
+		}
+		if r.CreatedBy != task.CreatedByCarillon || r.Trigger != task.TriggerManual {
+			w.Errorf("run %s was created by %q, trigger %s", r.ID, r.CreatedBy, r.Trigger)
+		}
+		words = append(words, text)
+	}
+	slices.Sort(words)
+
+	return words
+}
+
+// expect fails unless a task has these runs.
+func (w *world) expect(name string, want ...string) {
+	w.Helper()
+	if got := w.runs(name); !slices.Equal(got, want) {
+		w.Errorf("%s has the runs %q, not %q", name, got, want)
+	}
+}
+
+// Verifies: G62
+func TestBoots_GiveEachTaskOneRun(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("default/warm", nil)
+		w.addTask("default/other", func(t *task.Task) { t.Schedule = task.Schedules{task.ManualSchedule} })
+		w.join("n1", "b1")
+		w.join("n2", "b2")
+		w.expect("default/warm", "n1 b1", "n2 b2")
+
+		// Neither a restart of the daemon, nor a lost session, nor another leader is a boot.
+		w.join("n1", "b1")
+		w.lead()
+		w.wait()
+		w.expect("default/warm", "n1 b1", "n2 b2")
+
+		w.join("n1", "b3")
+		w.expect("default/warm", "n1 b1", "n1 b3", "n2 b2")
+		w.expect("default/other")
+
+		// A host that does not say when it has booted never boots.
+		w.join("n3", "")
+		w.expect("default/warm", "n1 b1", "n1 b3", "n2 b2")
+	})
+}
+
+func TestBoots_RunTasksThatRanAtBootBefore(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.join("n1", "b1")
+		w.addTask("default/new", nil)
+		w.addTask("default/edited", func(t *task.Task) { t.Schedule = task.Schedules{task.ManualSchedule} })
+		w.edit("default/edited", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
+		w.join("n1", "b1") // its daemon has restarted
+		w.expect("default/new")
+		w.expect("default/edited")
+
+		w.edit("default/new", func(t *task.Task) { t.Schedule = task.Schedules{"@daily"} })
+		w.join("n1", "b2")
+		w.expect("default/new")
+		w.expect("default/edited", "n1 b2")
+	})
+}
+
+func TestBoots_ObeyTargetNamespaceAndPolicies(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("default/selected", func(t *task.Task) { t.Target.Selector = "role = db" })
+		w.addTask("default/ordered", func(t *task.Task) { t.Target.Strategy, t.Target.Order = task.StrategyFirst, []string{"n2"} })
+		w.addTask("db/limited", nil)
+		w.addTask("gone/limited", nil)
+		w.addTask("default/paused", func(t *task.Task) { t.Paused = true })
+		w.addTask("default/shadow", func(t *task.Task) { t.Shadow = true })
+		w.addTask("frozen/task", nil)
+		w.addTask("default/deadline", func(t *task.Task) { t.Deadline = task.Duration(time.Minute) })
+		w.namespaces["frozen"] = &task.Namespace{}
+		w.freezes.Holding = []task.Freeze{{Namespace: "frozen"}}
+
+		w.join("n1", "b1", "role", "db")
+		w.join("n2", "b2", "role", "web")
+		w.ignored = "role"
+		w.join("n3", "b3", "role", "db") // which it may not have
+
+		w.expect("default/selected", "n1 b1")
+		w.expect("default/ordered", "n2 b2")
+		w.expect("db/limited", "n1 b1")
+		w.expect("gone/limited")
+		w.expect("default/paused")
+		w.expect("default/shadow", "n1 b1 skipped shadow", "n2 b2 skipped shadow", "n3 b3 skipped shadow")
+		w.expect("frozen/task", "n1 b1 skipped frozen", "n2 b2 skipped frozen", "n3 b3 skipped frozen")
+
+		list, err := w.store.Runs(w.Context(), w.ref("default", "deadline"))
+		if err != nil || len(list) != 3 {
+			t.Fatal(list, err)
+		}
+		for _, r := range list {
+			if r.StartBefore.Sub(r.CreatedAt.Time) != time.Minute {
+				t.Errorf("run %s must start before %s", r.ID, r.StartBefore)
+			}
+		}
+	})
+}
+
+// The leader dies at each of its writes, or gets no answer. Each task has one run, and a task that was deleted has none.
+//
+// Verifies: G62
+func TestBoots_SurviveTheLeader(t *testing.T) {
+	t.Parallel()
+	const tasks = 2*store.MaxBootTasks + 1
+
+	for _, how := range []string{diesBefore, diesAfter, lostBefore, lostAfter} {
+		for write := range 3 {
+			t.Run(fmt.Sprintf("%s, write %d", how, write+1), func(t *testing.T) {
+				t.Parallel()
+				inWorld(t, func(w *world) {
+					for i := range tasks {
+						w.addTask(fmt.Sprintf("default/t%03d", i), nil)
+					}
+
+					w.writes.at, w.writes.how = w.writes.number+write+1, how
+					w.join("n1", "b1")
+					w.lead()
+					w.wait()
+
+					for i := range tasks {
+						w.expect(fmt.Sprintf("default/t%03d", i), "n1 b1")
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestBoots_ForgetNodesThatAreGone(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		known := func() (names []string) {
+			list, err := w.store.Boots(w.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range list {
+				names = append(names, b.Node)
+			}
+			return names
+		}
+
+		w.addTask("default/warm", nil)
+		w.join("n1", "b1")
+		w.join("n2", "b2")
+		w.leave("n2")
+
+		for range 29 { // n1 is there all the time
+			time.Sleep(24 * time.Hour)
+			w.wait()
+		}
+		if got := known(); !slices.Equal(got, []string{"n1", "n2"}) {
+			t.Errorf("after 29 days: %v", got)
+		}
+
+		time.Sleep(25 * time.Hour)
+		w.wait()
+		if got := known(); !slices.Equal(got, []string{"n1"}) {
+			t.Errorf("after 30 days: %v", got)
+		}
+		w.expect("default/warm", "n1 b1", "n2 b2")
+	})
+}
+
+// The key that names a task among those that run at boot follows its entry, and is deleted with the task.
+func TestBoots_TasksAreThoseWithTheSchedule(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		keys := func() (names []string) {
+			res, err := w.etcd.Get(w.Context(), w.keys.BootTasks(), clientv3.WithPrefix())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range res.Kvs {
+				names = append(names, strings.TrimPrefix(string(e.Key), w.keys.BootTasks()))
+			}
+			return names
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			if got := keys(); !slices.Equal(got, want) {
+				t.Errorf("%q run at boot, not %q", got, want)
+			}
+		}
+
+		w.addTask("default/a", nil)
+		w.addTask("default/b", func(t *task.Task) { t.Schedule = task.Schedules{"@hourly"} })
+		expect("default/a")
+
+		w.edit("default/b", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
+		w.edit("default/a", func(t *task.Task) { t.Timezone = "Europe/Berlin" })
+		expect("default/a", "default/b")
+
+		bulk := func(name, schedule string) {
+			t.Helper()
+			ref := w.ref("default", name)
+			st, err := w.store.Task(w.Context(), ref)
+			change := store.Change{New: &store.Stored{Ref: ref}}
+			if err == nil {
+				change.Old, change.New.Task = &st, st.Task
+			} else {
+				change.New.Task = task.Task{Spec: task.Defaults(), UID: task.NewUID()}
+				change.New.Task.Namespace, change.New.Task.Name, change.New.Task.Action = "default", name, task.Action{Noop: &task.Noop{}}
+			}
+			change.New.Task.Schedule = task.Schedules{schedule}
+			change.New.Entry = task.NewEntry(change.New.Task, task.At(time.Now()), task.At(time.Now()))
+			if _, _, err := w.store.ChangeTasks(w.Context(), []store.Change{change}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bulk("c", task.BootSchedule)
+		bulk("b", "@daily")
+		expect("default/a", "default/c")
+
+		st, err := w.store.Revisions(w.Context(), w.ref("default", "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{}); err != nil {
+			t.Fatal(err)
+		}
+		expect("default/c")
+	})
+}
