@@ -78,16 +78,21 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 // etcdWaiter repeats operations until etcd answers, and meanwhile reports what the node
 // waits for. It logs once that it waits.
 type etcdWaiter struct {
-	cfg   Config
-	http  *httpServer
-	alarm *alarmCommand
-	log   *zap.Logger
+	cfg      Config
+	http     *httpServer
+	alarm    *alarmCommand
+	explains endpointExplainer
+	log      *zap.Logger
 }
+
+// explainEvery is after how many tries the waiter looks again whether the endpoints are those of an embedded etcd.
+const explainEvery = 30
 
 // untilReached calls try every second until it succeeds. Errors about the version of etcd, or about
 // its contents, are final. So is the end of ctx.
 func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
-	for logged := false; ; logged = true {
+	explained := ""
+	for tries := 0; ; tries++ {
 		err := try()
 		if err == nil {
 			w.alarm.noteStart(alarmFacts{})
@@ -96,10 +101,21 @@ func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 			return err
 		}
 
-		if !logged && kv.NoSpace(err) {
+		isFull := kv.NoSpace(err)
+		if tries == 0 && isFull {
 			w.log.Warn("etcd is full, waiting for space", zap.Error(err))
-		} else if !logged {
+		} else if tries == 0 {
 			w.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", w.cfg.EtcdEndpoints), zap.Error(err))
+		}
+
+		// An embedded etcd never answers other hosts. Its members may start later than this node.
+		if !isFull && !w.cfg.Embedded && explained == "" && tries%explainEvery == 0 {
+			if explained = w.explains.explain(ctx, w.cfg.EtcdEndpoints); explained != "" {
+				w.log.Error("etcd cannot answer this node", zap.String("reason", explained))
+			}
+		}
+		if explained != "" {
+			err = fmt.Errorf("%s (%w)", explained, err)
 		}
 
 		w.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
@@ -203,6 +219,9 @@ func (n *Node) openCluster(ctx context.Context) (found bool, err error) {
 	}
 
 	if made {
+		if n.cfg.Embedded && len(n.cfg.InitialCluster) == 0 {
+			n.log.Info("the new cluster has this node alone, because " + servesOnlyMembers)
+		}
 		n.log.Info("created a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards), zap.String("token", n.TokenPath()))
 	}
 

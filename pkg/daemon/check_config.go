@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -59,7 +60,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	} else if err := cfg.Validate(); err != nil {
 		faults = append(faults, err)
 	} else if s, err := cfg.securityOf(); err == nil {
-		for _, warning := range append(cfg.securityWarnings(s), cfg.proxyWarnings()...) {
+		for _, warning := range slices.Concat(cfg.securityWarnings(s), cfg.proxyWarnings(), cfg.endpointWarnings()) {
 			fmt.Fprintln(notes, "warning:", warning)
 		}
 

@@ -105,6 +105,13 @@ func TestCheckConfig_RefusesWhatTheAgentWould(t *testing.T) {
 	}
 }
 
+func TestCheckConfig_WarnsOfEndpointsOfMembers(t *testing.T) {
+	code, _, errs := checkConfig(t, "--data-dir", t.TempDir(), "--etcd-endpoints", "https://n1:2379,https://n2:2380")
+	if code != 0 || !strings.Contains(errs, "warning: etcd_endpoints: https://n2:2380 has the usual port of members of etcd, not of clients (2379); an etcd that is embedded in agents serves only these agents") || strings.Contains(errs, "n1:2379 has") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+}
+
 func TestCheckConfig_WarnsOfOneCAForPeersAndClients(t *testing.T) {
 	p := newPKI(t)
 	node := p.node("n1")

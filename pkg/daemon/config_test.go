@@ -223,7 +223,7 @@ func TestSettings_FlagsWinOverTheEnvironmentWhichWinsOverTheFile(t *testing.T) {
 		{nil, []string{"--config", file, "--name", "n1", "--lease-ttl", "1s"}, "lease_ttl: 1s is not between 2s"},
 		{[]string{"CARILLON_LOST_AFTER=20s"}, []string{"--config", file}, "CARILLON_LOST_AFTER: is not a setting of agents, but of the cluster"},
 		{[]string{"CARILLON_INITIAL_CLUSTER=n1=http://a:1,n1=http://b:2"}, []string{"--config", file}, `n1 is listed twice`},
-		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=https://127.0.0.1:1,n2=https://127.0.0.1:2"}, `does not contain this node, "n4"`},
+		{nil, []string{"--embedded", "--name", "n4", "--initial-cluster", "n1=https://127.0.0.1:1,n2=https://127.0.0.1:2"}, `does not contain this node, "n4": add ` + "`n4=https://HOST:PORT`" + `, and the same for the other nodes; an etcd that is embedded in agents serves only these agents`},
 		{[]string{"CARILLON_LABEL=a=b,c"}, []string{"--config", file}, `CARILLON_LABEL`},
 	} {
 		t.Run(tc.want, func(t *testing.T) { // the environment is restored after each

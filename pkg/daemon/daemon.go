@@ -190,7 +190,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	// The revisions are observed from the first answer on: a lower revision than the former process has seen
 	// must be detected before anything is written.
 	n.revisions = etcdhistory.NewRevisions(n.former.Revision)
-	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, alarm: env.alarm, log: log}
+	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, alarm: env.alarm, explains: endpointExplainer{dial: env.Dial}, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}

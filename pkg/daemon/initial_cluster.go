@@ -78,8 +78,8 @@ func (c *Config) validatePeers() error {
 // validateMembers checks the names and URLs in initial_cluster.
 func (c *Config) validateMembers(scheme string) error {
 	if c.InitialCluster[c.Name] == "" {
-		return task.Invalid(task.CodeRequired, "initial_cluster", "does not contain this node, %s: add `%s=%s://HOST:PORT`, and the same for the other nodes",
-			task.Quote(c.Name), c.Name, scheme)
+		return task.Invalid(task.CodeRequired, "initial_cluster", "does not contain this node, %s: add `%s=%s://HOST:PORT`, and the same for the other nodes; %s",
+			task.Quote(c.Name), c.Name, scheme, servesOnlyMembers)
 	}
 
 	if n := len(c.InitialCluster); n < 2 || n > 9 {

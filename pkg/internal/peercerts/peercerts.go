@@ -87,6 +87,9 @@ func HasAny(dataDir string) bool {
 	return false
 }
 
+// CAName is the name of the CA in the certificates of members.
+const CAName = "Carillon peers"
+
 // MakeCA creates the CA. It must be called only once, by the first member of a new cluster.
 func MakeCA(dataDir string, now time.Time) error {
 	dir := filepath.Join(dataDir, dirName)
@@ -94,7 +97,7 @@ func MakeCA(dataDir string, now time.Time) error {
 		return err
 	}
 
-	_, pair, err := certs.NewAuthority(certs.Request{Kind: certs.KindAuthority, Name: "Carillon peers", For: caLife, Now: now})
+	_, pair, err := certs.NewAuthority(certs.Request{Kind: certs.KindAuthority, Name: CAName, For: caLife, Now: now})
 	if err != nil {
 		return err
 	}
