@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -161,6 +162,120 @@ func TestCatchUp_WithoutANodeAllWait(t *testing.T) {
 	w.want("a", "+60..+120 missed 2 came_to_light_late", "+180 dispatched catch_up", "+240 dispatched catch_up", "+300 dispatched")
 }
 
+// live lets time pass, and the owner decide every second. A run of the task takes as long as lasts returns.
+func (h *testWorker) live(name string, from, until int, lasts func() int) {
+	h.world.Helper()
+	ends := map[string]int{}
+	for s := from; s <= until; s++ {
+		h.world.at(float64(s))
+		for _, a := range h.world.active(name) {
+			end, known := ends[a.ID]
+			switch {
+			case !known:
+				ends[a.ID] = s - 1 + lasts() // it began when the owner decided last
+			case end <= s && a.CancelRequested:
+				h.world.end(a, task.Cancelled)
+			case end <= s:
+				h.world.end(a, task.Succeeded)
+			}
+		}
+		h.decide(float64(s))
+	}
+}
+
+// With missed all, every tick runs, also those that fall due while late ticks are caught up.
+//
+// Verifies: G24
+func TestCatchUp_TicksOnTimeJoin(t *testing.T) {
+	t.Parallel()
+
+	for name, overlap := range map[string]option{"skip": func(*task.Task) {}, "replace": replaces} {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, "n1").judged()
+				h := w.work("n1")
+				w.create("a", cronned("*/10 * * * * *"), missed(task.MissedAll, 60), overlap, func(t *task.Task) { t.History.Keep = 1000 })
+
+				// Nobody owns the shard for five minutes. The runs take from one to eight seconds.
+				r := rand.New(rand.NewPCG(seed, 0))
+				h.live("a", 304, 700, func() int { return 1 + r.IntN(8) })
+
+				var want []string
+				for tick := 10; tick < 690; tick += 10 {
+					want = append(want, fmt.Sprintf("+%d succeeded", tick))
+				}
+				got := w.story("a")
+				for i := range got {
+					got[i] = strings.TrimSuffix(got[i], " catch_up")
+				}
+				if len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+					t.Errorf("%q", got)
+				}
+			})
+		}
+	}
+}
+
+// Runs that take longer than the period never catch up. The catch-up ends when too many ticks wait, and no late tick is replaced.
+func TestCatchUp_EndsIfRunsTakeTooLong(t *testing.T) {
+	t.Parallel()
+
+	for name, overlap := range map[string]option{"skip": func(*task.Task) {}, "replace": replaces} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			w.create("a", cronned("*/2 * * * * *"), missed(task.MissedAll, 5), overlap, func(t *task.Task) { t.History.Keep, t.Missed.Grace = 1000, task.Duration(time.Second) })
+			h.live("a", 31, 1100, func() int { return 3 })
+
+			states := map[task.State]int{}
+			waiting := 0
+			runs, err := w.store.Runs(w.ctx, ref("a"))
+			w.ok(err)
+			for _, r := range runs {
+				states[r.State] += int(max(r.Count, 1))
+				if r.State == task.Queued {
+					waiting++
+				}
+				if r.State == task.Cancelled && r.Trigger == task.TriggerCatchUp {
+					t.Errorf("late tick %s was cancelled: %s", r.ID, r.Reason)
+				}
+			}
+			if waiting > 1 || states[task.Skipped] < 100 || states[task.Succeeded] < 200 {
+				t.Errorf("%d wait: %v", waiting, states)
+			}
+		})
+	}
+}
+
+// Late ticks that wait take no room of those that are on time, also with max_active.
+func TestCatchUp_LateTicksTakeNoRoom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("* * * * * *"), missed(task.MissedAll, 150), allow, func(t *task.Task) { t.MaxActive, t.History.Keep = 1, 1000 })
+	h.decide(200) // one late tick starts, and 149 wait
+	h.decide(201)
+	if got := w.story("a"); got[len(got)-1] != "+201 queued max_active" {
+		t.Errorf("%q", got[len(got)-3:])
+	}
+}
+
+// A start deadline also ends late ticks, and ticks on time that have joined them.
+func TestCatchUp_StartDeadlineEndsTicksThatWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("*/10 * * * * *"), missed(task.MissedAll, 100), func(t *task.Task) { t.Deadline = task.Duration(25 * time.Second) })
+	h.decide(65)
+	w.want("a", "+10..+30 missed 3 start_deadline", "+40 dispatched catch_up", "+50 queued catch_up", "+60 queued catch_up")
+	h.decide(70)
+	h.decide(100)
+	w.want("a", "+10..+30 missed 3 start_deadline", "+40 dispatched catch_up", "+50 missed catch_up start_deadline", "+60 missed start_deadline", "+70 missed start_deadline",
+		"+80 queued catch_up", "+90 queued catch_up", "+100 queued catch_up")
+}
+
 // A late tick whose turn has come, but for which there is no catch-up token or no node, does not keep the tick on
 // time from starting.
 func TestCatchUp_TurnThatALateTickCannotUse(t *testing.T) {
@@ -177,7 +292,7 @@ func TestCatchUp_TurnThatALateTickCannotUse(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1").judged()
 			h := w.work("n1")
-			w.create("a", cronned("*/10 * * * * *"), missed(task.MissedAll, 3))
+			w.create("a", cronned("*/10 * * * * *"), missed(task.MissedAll, 3), func(t *task.Task) { t.Overlap, t.Queue.Limit = task.OverlapQueue, 10 })
 			h.decide(55) // +30 starts, +40 and +50 wait
 			w.finish("a", task.Succeeded)
 			h.decide(60)

@@ -138,6 +138,9 @@ func (p *plan) decideTick(t *state.Task, tick int64, id, trigger string) {
 	if p.isStarting(t) { // a late tick has the turn
 		d = rule.AfterLateStart(d)
 	}
+	if span := p.s.skippedSpans[t]; span != nil && rule.JoinsLate() {
+		d.Skipping = span.reason == task.ReasonOverlap && !p.changeOf(t).spanEnded
+	}
 
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
@@ -155,6 +158,8 @@ func (p *plan) decideTick(t *state.Task, tick int64, id, trigger string) {
 	}
 
 	switch fate {
+	case tickpolicy.Join:
+		p.enqueueRun(t, p.newTickRun(t, tick, id, trigger), task.ReasonCatchUp)
 	case tickpolicy.Skip:
 		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
 	case tickpolicy.QueueFull:
@@ -257,6 +262,8 @@ func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
 		a.Owner = p.s.ports.node
 	}
 
+	caughtUp := t.JoinsLate() && p.startsLate(t, &a.Run)
+
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore, a.NotBeforeBy = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}, ""
 	a.Instance, a.Generation = n.Instance, int64(t.Generation)
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
@@ -272,8 +279,19 @@ func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
 		p.changeEntry(t, func(e *entryChanged) { e.own.Node = n.Name })
 	}
 
-	p.dispatched = append(p.dispatched, attemptDispatched{task: t, run: a.ID, node: n.Name, probeUntil: probeUntil, record: a, session: n.Revision, waited: waited})
+	p.dispatched = append(p.dispatched, attemptDispatched{task: t, run: a.ID, node: n.Name, probeUntil: probeUntil, caughtUp: caughtUp, record: a, session: n.Revision, waited: waited})
 	p.addEffect(&p.dispatched[len(p.dispatched)-1])
+}
+
+// startsLate reports whether a run that starts now is of a tick that was caught up, and is later than its grace allows. When
+// one is not, the catch-up of its task is over.
+func (p *plan) startsLate(t *state.Task, r *task.Run) bool {
+	due := r.ScheduledTime
+	if !r.DueAt.IsZero() {
+		due = r.DueAt
+	}
+
+	return (r.Trigger == task.TriggerCatchUp || r.Reason == task.ReasonCatchUp) && p.now.Sub(due.Time) > t.Policy.Grace
 }
 
 // decideShadowTick records a tick of a shadow task as skipped. Each tick has its own record (G24),

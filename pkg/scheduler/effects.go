@@ -33,6 +33,7 @@ type attemptDispatched struct {
 	task       *state.Task
 	run, node  string
 	probeUntil int64 // see state.Attempt
+	caughtUp   bool  // see state.Attempt
 
 	// The rest is for writeTo only.
 	record  *task.Assigned // the plan's scratch space
@@ -52,7 +53,7 @@ func (a *attemptDispatched) writeTo(c *store.Commit) {
 // thus the attempt's fencing token.
 func (a *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
 	s.addActiveAttempt(a.task, &state.Attempt{
-		Run: a.run, Node: a.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: a.probeUntil, Pool: a.task.Pool(),
+		Run: a.run, Node: a.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: a.probeUntil, CaughtUp: a.caughtUp, Pool: a.task.Pool(),
 	})
 	a.task.NoteTurn(a.node)
 }

@@ -211,6 +211,10 @@ func (p *plan) waitsFor(t *state.Task, q *state.Waiting, reason string) bool {
 	if q.Reason == reason || q.DispatchedBefore() {
 		return true
 	}
+	// By its reason, a tick on time joins this run. With another one, it would be skipped, or replace the run.
+	if t.JoinsLate() && q.WaitsForTurn() {
+		return true
+	}
 	if !p.reserveRoom(t, 1, roomForTask(t)) {
 		return false
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -17,6 +18,10 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 
 	d.Active = t.Attempts()
 	d.TargetDown, _ = t.TargetDown(now)
+	joins := t.JoinsLate()
+	if joins {
+		d.Catching = slices.ContainsFunc(t.Activity.Active, func(a *Attempt) bool { return a.CaughtUp && !t.Orphan(a.Run) })
+	}
 
 	for _, q := range t.Activity.Queue {
 		if task.IsPart(q.ID) || t.Orphan(q.ID) {
@@ -30,6 +35,7 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 		switch {
 		case q.DispatchedBefore():
 			d.Begun++
+			d.Catching = d.Catching || joins && q.Trigger == task.TriggerCatchUp
 		case q.Trigger != task.TriggerManual:
 			// Manual runs count as waiting (All), but not as ticks.
 			d.Ticks++
@@ -45,6 +51,9 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 
 	return d
 }
+
+// JoinsLate reports whether ticks of t that are on time join late ones.
+func (t *Task) JoinsLate() bool { return t.Policy != nil && t.Policy.Rule.JoinsLate() }
 
 // WaitsForTurn reports whether a waiting run is a late tick that has not been dispatched yet.
 func (w *Waiting) WaitsForTurn() bool {

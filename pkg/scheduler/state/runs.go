@@ -85,6 +85,9 @@ type Attempt struct {
 	// Pool is whose slot on the node is counted for it. The task's action may have changed since.
 	Pool  placement.Pool
 	Found bool // another owner dispatched it
+	// CaughtUp means that it is of a tick that waited for its turn as a late one, or was decided late, and that started later
+	// than its grace allows. An attempt of another owner does not have it.
+	CaughtUp bool
 	// Shown is what boards show of it. It belongs to package rows.
 	Shown *readmodel.Attempt
 	Watch *Watch // nil unless the node is gone or the attempt must be cancelled

@@ -20,6 +20,7 @@ type OverlapRule struct {
 	Most   int    // how many runs may be active; 0: any number
 	room   int    // how many ticks may wait (overlap queue), or how many runs (all other policies)
 	Oldest bool   // when the queue is full, the oldest waiting tick is dropped; otherwise the new one is skipped
+	joins  int    // ticks on time join the late ones until so many of these wait; 0: they never do
 }
 
 // NewOverlapRule returns the rule of a task's entry.
@@ -31,10 +32,19 @@ func NewOverlapRule(e task.Entry) OverlapRule {
 		r.Most = e.MaxActive
 	case task.OverlapQueue:
 		r.room, r.Oldest = e.Queue.Room(), e.Queue.Drop == task.DropOldest
+	case task.OverlapSkip, task.OverlapReplace:
+		// Without this, these policies contradict missed: all, by which every late tick runs: skip would lose the ticks that
+		// fall due meanwhile, and replace the late ticks.
+		if e.Missed.Policy == task.MissedAll {
+			r.joins = e.Missed.Limit + MaxWaiting
+		}
 	}
 
 	return r
 }
+
+// JoinsLate reports whether ticks on time join late ones: with overlap skip and replace, and missed all.
+func (r OverlapRule) JoinsLate() bool { return r.joins > 0 }
 
 // Activity counts what a task is doing when one of its ticks is decided.
 type Activity struct {
@@ -44,6 +54,10 @@ type Activity struct {
 	Held   int // those of Ticks that wait for active runs to end
 	Late   int // those of Ticks that wait for their turn to be caught up (reason catch_up)
 	All    int // all waiting runs, without runs that have their parts
+
+	// These are known only for a rule of which ticks on time join late ones.
+	Catching bool // a run of a late tick is active that started later than its grace allows
+	Skipping bool // the tick before was skipped because of overlap
 
 	// TargetDown means that a run waits for the target of its request, or tries it again after that. Then no further run
 	// may be active, so that not every tick becomes a run that waits for the target as well.
@@ -58,14 +72,30 @@ const (
 	Fire           TickFate = iota // start now; if no node accepts the run, it waits
 	Wait                           // wait for active runs to end, or behind other waiting ticks
 	WaitDropOldest                 // wait, and drop the oldest waiting ticks
+	Join                           // wait behind late ticks, as one of them
 	Skip                           // do not run, because runs are active
 	QueueFull                      // do not run, because too many wait
 )
 
 // DecideTick decides a tick by what its task is doing. Late ticks that wait for their turn do not delay
 // ticks that are on time, except with the replace policy. The caller ensures that they get turns (HasOneTurn).
+//
+// With missed all, ticks on time join the late ones instead of being skipped or of replacing them. This ends when a run
+// starts within its grace again. If runs take longer than the period, it would never end. So it also ends when too many
+// wait: then ticks are skipped until the late ones have run.
 func (r OverlapRule) DecideTick(d Activity) TickFate {
 	free := r.Free(d)
+	if r.joins > 0 && (d.Late > 0 || d.Catching) {
+		switch {
+		case d.Late < r.joins && !d.Skipping:
+			return Join
+		case !free || d.Ticks > d.Late || d.Skipping:
+			return Skip
+		}
+
+		return Fire
+	}
+
 	switch {
 	case r.policy == task.OverlapSkip && (!free || d.Ticks > d.Late):
 		return Skip
@@ -88,7 +118,7 @@ func (r OverlapRule) Free(d Activity) bool {
 // HasOneTurn reports whether late ticks wait, and exactly one more run may be active. Then a late tick and a
 // tick on time cannot both start.
 func (r OverlapRule) HasOneTurn(d Activity) bool {
-	return d.Late > 0 && r.policy != task.OverlapReplace && r.Free(d) && !r.Free(r.AfterLateStart(d))
+	return d.Late > 0 && (r.policy != task.OverlapReplace || r.joins > 0) && r.Free(d) && !r.Free(r.AfterLateStart(d))
 }
 
 // AfterLateStart returns what a task is doing after one of its late ticks has started.
@@ -109,10 +139,10 @@ func (r OverlapRule) mayPass(d Activity) bool {
 	return true
 }
 
-// DecideWaitingTick decides a tick that does not fire now. With the queue policy, only ticks count toward
-// the limit, and those that are caught up do not: the missed policy has limited them already.
+// DecideWaitingTick decides a tick that does not fire now. Ticks that are caught up do not count toward the limit: the missed
+// policy has limited them already. With the queue policy, only ticks count.
 func (r OverlapRule) DecideWaitingTick(d Activity) TickFate {
-	n := d.All
+	n := d.All - d.Late
 	if r.policy == task.OverlapQueue {
 		n = d.Ticks - d.Late
 	}

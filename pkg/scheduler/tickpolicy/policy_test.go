@@ -232,6 +232,9 @@ func rule(overlap string, change ...func(*task.Entry)) OverlapRule {
 	return NewOverlapRule(e)
 }
 
+func missedAll(limit int) func(*task.Entry) {
+	return func(e *task.Entry) { e.Missed = task.MissedPolicy{Policy: task.MissedAll, Limit: limit} }
+}
 func most(n int) func(*task.Entry) { return func(e *task.Entry) { e.MaxActive = n } }
 func queueOf(n int, drop string) func(*task.Entry) {
 	return func(e *task.Entry) { e.Queue = task.QueuePolicy{Limit: n, Drop: drop} }
@@ -241,6 +244,7 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 	t.Parallel()
 	skip, queue, replace, all := rule(task.OverlapSkip), rule(task.OverlapQueue, queueOf(2, "")), rule(task.OverlapReplace), rule(task.OverlapAllow)
 	oldest, two := rule(task.OverlapQueue, queueOf(2, task.DropOldest)), rule(task.OverlapAllow, most(2))
+	skipAll, replaceAll := rule(task.OverlapSkip, missedAll(5)), rule(task.OverlapReplace, missedAll(5))
 	for _, c := range []struct {
 		name     string
 		rule     OverlapRule
@@ -282,6 +286,24 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		{"skip, the target is down", skip, Activity{Begun: 1, All: 1, TargetDown: true}, Skip, ""},
 		{"queue, the target is down", queue, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonOverlap},
 		{"replace, the target is down", replace, Activity{Begun: 1, All: 1, TargetDown: true}, Wait, task.ReasonOverlap},
+		{"skip and all, idle", skipAll, Activity{}, Fire, ""},
+		{"skip and all, active", skipAll, Activity{Active: 1}, Skip, ""},
+		{"skip and all, a tick waits for a node", skipAll, Activity{Ticks: 1, All: 1}, Skip, ""},
+		{"skip and all, late ticks wait", skipAll, Activity{Active: 1, Ticks: 3, Late: 3, All: 3}, Join, task.ReasonOverlap},
+		{"skip and all, late ticks wait for a token", skipAll, Activity{Ticks: 3, Late: 3, All: 3}, Join, ""},
+		{"skip and all, the last late tick runs", skipAll, Activity{Active: 1, Catching: true}, Join, task.ReasonOverlap},
+		{"skip and all, too many late ticks", skipAll, Activity{Active: 1, Ticks: 105, Late: 105, All: 105}, Skip, ""},
+		{"skip and all, until the late ticks have run", skipAll, Activity{Active: 1, Ticks: 3, Late: 3, All: 3, Skipping: true}, Skip, ""},
+		{"skip and all, until the last late tick has run", skipAll, Activity{Active: 1, Catching: true, Skipping: true}, Skip, ""},
+		{"skip and all, until they have run, and none runs now", skipAll, Activity{Ticks: 3, Late: 3, All: 3, Skipping: true}, Skip, ""},
+		{"skip and all, too many wait for a token", skipAll, Activity{Ticks: 105, Late: 105, All: 105}, Fire, ""},
+		{"replace and all, idle", replaceAll, Activity{}, Fire, ""},
+		{"replace and all, active", replaceAll, Activity{Active: 1}, Wait, task.ReasonOverlap},
+		{"replace and all, late ticks wait", replaceAll, Activity{Active: 1, Ticks: 3, Late: 3, All: 3}, Join, task.ReasonOverlap},
+		{"replace and all, the last late tick runs", replaceAll, Activity{Active: 1, Catching: true}, Join, task.ReasonOverlap},
+		{"replace and all, too many late ticks", replaceAll, Activity{Active: 1, Ticks: 105, Late: 105, All: 105}, Skip, ""},
+		{"replace and all, until the late ticks have run", replaceAll, Activity{Active: 1, Catching: true, Skipping: true}, Skip, ""},
+		{"two, beside many late ticks", two, Activity{Active: 2, Ticks: 400, Late: 400, All: 400}, Wait, task.ReasonLimit},
 		{"two, full", two, Activity{Active: 2, Ticks: MaxWaiting, Held: MaxWaiting, All: MaxWaiting}, QueueFull, task.ReasonLimit},
 	} {
 		got := c.rule.DecideTick(c.Activity)

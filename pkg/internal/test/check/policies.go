@@ -39,6 +39,8 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 		return
 	}
 
+	j.checkJoins(ch, r, key)
+
 	for _, other := range t.runs {
 		if other.incarnation == r.incarnation && other.wasPlaced {
 			return
@@ -52,6 +54,46 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 	}
 
 	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, but its task never had a run", ch.id)
+}
+
+// joinsLate reports whether ticks on time join late ones that wait: with missed all, and overlap skip or replace.
+func joinsLate(e *task.Entry) bool {
+	return e.Missed.Policy == task.MissedAll && (e.Overlap == task.OverlapSkip || e.Overlap == task.OverlapReplace)
+}
+
+// maxJoining is how many late ticks may wait beside those that missed.limit allows, until ticks on time are skipped.
+const maxJoining = 100
+
+// checkJoins checks that a tick is not skipped for overlap that must join late ticks (G24): some wait but not too many, and the tick
+// before was not skipped either.
+func (j *policyJudge) checkJoins(ch *runChange, r *runHistory, key string) {
+	t := j.cluster.taskOf(ch.ref)
+	if !joinsLate(&t.entry.Entry) {
+		return
+	}
+
+	late := 0
+	for _, other := range t.runs {
+		if other.incarnation == r.incarnation && other.queued && !other.retrying && isTickTrigger(other.trigger) && other.reason == task.ReasonCatchUp {
+			late++
+		}
+	}
+	if late == 0 || late >= t.entry.Missed.Limit+maxJoining {
+		return
+	}
+
+	var before *runHistory
+	last := int64(0)
+	for at, other := range r.incarnation.outcomes {
+		if at < r.tick && at > last {
+			last, before = at, other
+		}
+	}
+	if before == nil || before.state == task.Skipped {
+		return
+	}
+
+	j.breachTask("G24", ch.ref, r.tick, key, "run %s is skipped for overlap, although %d late ticks of its task wait and the tick before was not skipped", ch.id, late)
 }
 
 // checkStartDeadline checks that the first attempt of a tick did not start after its deadline (G22). One node's
@@ -139,6 +181,9 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
 		if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.Overlap != task.OverlapReplace {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, but overlap is %q", ch.id, t.entry.Overlap)
+		}
+		if t.entry != nil && t.entry.incarnation == r.incarnation && joinsLate(&t.entry.Entry) && r.reason == task.ReasonCatchUp {
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "late run %s is replaced, but missed.policy is all", ch.id)
 		}
 	// The run was in an inbox: the owner requested the cancel, and the node has ended the attempt.
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:

@@ -71,6 +71,7 @@ var (
 	queuedScenario     = scenario{"queued", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withQueues}}
 	jitteredScenario   = scenario{"jittered", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Shape: withJitter}}
 	behindScenario     = scenario{"behind", sim.Options{Plain: true, Only: []string{"kill", "kill host"}, Duration: 30 * time.Second, Shape: withLateTicks}}
+	joiningScenario    = scenario{"joining", sim.Options{Plain: true, Only: []string{"kill", "kill host"}, Duration: 30 * time.Second, Shape: withJoining}}
 	deadlineScenario   = scenario{"deadline", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withDeadlines}}
 	flakyScenario      = scenario{"flaky", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 4, Shape: withFlakyRuns(), Calls: []string{"apply", "apply", "resume"}}}
 	selectedScenario   = scenario{"selected", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 20 * time.Second, Tasks: 6, Shape: withSelectors}}
@@ -150,6 +151,7 @@ var detections = map[string]detection{
 	// Decisions.
 	"ledger-twice":      {[]string{"G31"}, foldedScenario},
 	"overlap-ignored":   {[]string{"G8"}, busyScenario},
+	"late-not-joined":   {[]string{"G24"}, joiningScenario},
 	"one-active-more":   {[]string{"G8", "G24"}, crowdedScenario},
 	"oldest-stays":      {[]string{"G24"}, queuedScenario},
 	"backoff-ignored":   {[]string{"G24"}, waitingScenario},
@@ -309,6 +311,13 @@ func withJitter(s *task.Spec) {
 func withLateTicks(s *task.Spec) {
 	*s = withShortRuns(*s)
 	s.Missed.Policy = task.MissedLatest
+}
+
+// withJoining lets every late tick run, with runs that take longer than half of a period.
+func withJoining(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.Schedule, s.Missed.Policy, s.Missed.Limit, s.Missed.Grace = task.Schedules{"* * * * * *"}, task.MissedAll, 100, task.Duration(time.Second)
+	s.Overlap, s.Action = []string{task.OverlapSkip, task.OverlapReplace}[int(s.Name[len(s.Name)-1])%2], task.Action{Process: &task.Process{Command: []string{"sim", "600ms", "0"}}}
 }
 
 // withDeadlines lets ticks wait for two seconds at most.
