@@ -219,7 +219,7 @@ func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (
 	}
 
 	for _, n := range w.nodes {
-		n.busy = false
+		n.busy, n.frozenLong = false, false
 		if !n.exits {
 			w.must(w.startNode(n)) // it has ended by itself, which is reported
 		}

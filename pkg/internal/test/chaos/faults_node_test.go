@@ -132,14 +132,21 @@ func freezeLong(w *world, in *injection) (func() error, error) {
 }
 
 // thaw lets a frozen daemon continue. If it had sent HTTP requests and was frozen for too long, its guardian has killed
-// it. Then it is started again, as a service manager does.
+// it, or is about to. Then it is started again, as a service manager does.
 func (w *world) thaw(n *node, frozen time.Time) error {
+	n.frozenLong = time.Since(frozen) >= lostAfter/2
 	err := n.process.signal(syscall.SIGCONT)
 
-	if n.process.running() || time.Since(frozen) < lostAfter/2 {
+	if n.process.running() || !n.frozenLong {
 		return err // a daemon that has ended this early has ended by itself
 	}
 
+	return w.restartKilled(n)
+}
+
+// restartKilled starts a daemon again that its guardian has killed.
+func (w *world) restartKilled(n *node) error {
+	n.frozenLong = false
 	w.say("the guardian of %s has killed its daemon", n.name)
 
 	return w.startNode(n)

@@ -35,6 +35,7 @@ type node struct {
 	idle       int    // goroutines before there was any load
 	exits      bool   // it is intentionally stopped
 	busy       bool   // a fault affects it
+	frozenLong bool   // it was frozen for so long that its guardian may kill it
 }
 
 const (

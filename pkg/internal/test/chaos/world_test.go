@@ -259,7 +259,13 @@ func (w *world) settled() error {
 		if n.exits {
 			continue
 		}
-		if !n.process.running() {
+		switch {
+		case n.process.running():
+		case n.frozenLong:
+			if err := w.restartKilled(n); err != nil {
+				return err
+			}
+		default:
 			return fmt.Errorf("%s has ended by itself", n.name)
 		}
 
