@@ -67,9 +67,9 @@ type Maker struct {
 
 // MakerKey identifies a Maker.
 type MakerKey struct {
-	Schedule string `json:"schedule"` // see schedule.Schedule.Text
-	Timezone string `json:"timezone"`
-	JitterMS int64  `json:"jitter_ms,omitempty"`
+	Schedule string `json:"schedule" doc:"The expressions of the schedule."` // see schedule.Schedule.Text
+	Timezone string `json:"timezone" doc:"The time zone of the schedule."`
+	JitterMS int64  `json:"jitter_ms,omitempty" doc:"The jitter of these tasks, in milliseconds."`
 }
 
 // LoadScan collects the load of rows. It counts tasks with the same schedule and next tick together, so a million tasks
