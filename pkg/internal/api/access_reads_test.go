@@ -190,6 +190,19 @@ func TestAccess_ReadsWithTheKeyOfANodeAreRecorded(t *testing.T) {
 			t.Errorf("%+v: %d %s", caller, r.status, r.body)
 		}
 	}
+
+	// A session of root in a browser has both, like any token.
+	s, err := w.with(w.rootLink("node-a").Secret).Sessions.UseLink(t.Context())
+	must(t, err)
+	session := statement.Caller{Who: access.RootSubject, Token: s.ID, Address: "127.0.0.1"}
+	if r := as(session, logsPath(there)); r.status != http.StatusOK || !strings.Contains(r.body, "secret output") {
+		t.Errorf("a session of root: %d %s", r.status, r.body)
+	}
+	session.Token = ""
+	if r := as(session, logsPath(there)); r.status != http.StatusUnauthorized {
+		t.Errorf("a session of root without its token: %d %s", r.status, r.body)
+	}
+
 	if r := as(root, "/v1/tasks:ask?question=%7B%22board%22:%7B%22span%22:600000000000,%22limit%22:10%7D%7D"); r.status != http.StatusOK || strings.Contains(r.body, "the end") {
 		t.Errorf("the board has the end of the output: %s", r.body)
 	}
