@@ -46,8 +46,8 @@ func compareCommand(f *factory.Factory) *cobra.Command {
 			"for each host, user and command. A log is a file of syslog, or the output of journalctl -o short-iso or -o json,\n" +
 			"of one or more hosts. It can contain other lines, too.\n\n" +
 			"Each host is compared from the first line of its log to the last one, and from the time when its tasks became\n" +
-			"shadows; --since and --until replace the times of the log. Not compared are tasks whose times are random: those with\n" +
-			"jitter, or H in their schedule.\n\n" +
+			"shadows; --since and --until replace the times of the log. Not compared are tasks with jitter, or with H or @reboot\n" +
+			"in their schedule.\n\n" +
 			"The exit code is 8 if there are differences.",
 		Example: `  journalctl -t CRON -t CROND -o short-iso | carillon import compare -
   ssh web1 sudo journalctl -t CRON -t CROND -o short-iso --since yesterday >>cron.log
@@ -227,9 +227,9 @@ func commandOf(s task.Spec) (user, command string, ok bool) {
 	return "", "", false
 }
 
-// isInexact reports whether cron and the task choose different times at random.
+// isInexact reports whether cron and the task choose different times at random, or run when the host boots.
 func isInexact(s task.Spec) bool {
-	return s.Jitter > 0 || slices.ContainsFunc(s.Schedule, func(e string) bool { return strings.Contains(e, "H") })
+	return s.Jitter > 0 || s.Schedule.AtBoot() || slices.ContainsFunc(s.Schedule, func(e string) bool { return strings.Contains(e, "H") })
 }
 
 // hostsOf returns the hosts of a selector: those that it names, or those of the nodes that match.
@@ -337,7 +337,7 @@ func (c *comparison) print(lines []cronlog.Line, silent []string) error {
 
 	if c.ForPeople() {
 		c.printDifferences(lines)
-		c.noteTasks("not compared, because the times are random: %d tasks: %s", c.inexact)
+		c.noteTasks("not compared, because their times are random or those of boots: %d tasks: %s", c.inexact)
 		c.noteTasks("not compared, because they are not shadows: %d tasks: %s", c.notShadow)
 		c.noteTasks("not compared, because the log contains nothing of them: %d hosts: %s", silent)
 		if uncompared > 0 {

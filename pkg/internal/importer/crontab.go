@@ -263,6 +263,9 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	s := r.newSpec("crontab", r.origin)
 	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.timeZone(), r.vars.delay
 	s.DST = e.dstPolicy(s.Timezone)
+	if s.Schedule.AtBoot() {
+		s.Jitter = 0 // cron does not delay such jobs either
+	}
 	s.Action.Process = &process
 	notes = append(notes, r.vars.mailOutput(&s.Output, e.user, r.MailOwner)...)
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
@@ -281,7 +284,8 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	}
 
 	for i, k := range r.keys {
-		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
+		// @reboot cannot be combined with other schedules.
+		if k == key && r.jobs[i].Spec.Schedule.AtBoot() == s.Schedule.AtBoot() && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
 			r.mergeSchedule(r.jobs[i], j)
 			return
 		}
@@ -410,8 +414,8 @@ func readEntry(line string, system, debian bool) (e entry, err error) {
 	if strings.HasPrefix(line, "@") {
 		word, rest := cutField(line)
 		switch {
-		case word == "@reboot":
-			return e, errors.New("@reboot is not supported by the import: create a task with the schedule @reboot")
+		case word == task.BootSchedule:
+			e.schedule = word
 		case word == "@every_minute":
 			e.schedule = "* * * * *"
 		case slices.Contains(cronNicknames, word):

@@ -58,8 +58,7 @@ func TestCrontab_IgnoresWhatCronIgnores(t *testing.T) {
 		{"0 1 * * * /bin/a\nnonsense\n", "f:2: neither a job nor a setting", 1, 0},
 		{"0 1 * * * /bin/a\n&& /bin/b\n", "f:2: neither a job nor a setting", 1, 0},
 		{"0 1 * * * /bin/a\n5/10 * * * * /bin/b\n", "f:2: ", 1, 0},
-		{"0 1 * * * /bin/a\n@reboot /bin/b\n", "f:2: @reboot is not supported", 1, 1}, // which cron accepts
-		{"0 1 * * * /bin/a\n0 0 30 2 * /bin/b\n", "f:2: ", 1, 1},                      // which never runs
+		{"0 1 * * * /bin/a\n0 0 30 2 * /bin/b\n", "f:2: ", 1, 1}, // which cron accepts, but never runs
 		{"\xef\xbb\xbf0 1 * * * /bin/a\n0 2 * * * /bin/b\n", "f:1: neither a job", 1, 0},
 		{"17 * * * * cd /\r\n25 6 * * * x\r\n", "f:1: the lines end with CR LF", 0, 0},
 		{"A=b\n17 * * * * cd /\r\n25 6 * * * x\n", "f:2: the line ends with CR LF", 1, 1},

@@ -104,7 +104,7 @@ func TestCrontab_PercentSigns(t *testing.T) {
 
 func TestCrontab_Schedules(t *testing.T) {
 	for line, want := range map[string]string{
-		"@daily": "@daily", "@midnight": "@midnight", "@every_minute": "* * * * *", "09,39 * * * *": "09,39 * * * *", "-*/5 1-3 * * 7": "*/5 1-3 * * 7",
+		"@daily": "@daily", "@reboot": "@reboot", "@midnight": "@midnight", "@every_minute": "* * * * *", "09,39 * * * *": "09,39 * * * *", "-*/5 1-3 * * 7": "*/5 1-3 * * 7",
 		"0~30 ~ * * *": "H(0-30) H(0-23) * * *", "0 0 1~28 ~ *": "0 0 H(1-28) H(1-12) *", "5,10~19/3 * * * *": "5,H(10-19)/3 * * * *", "0 0 1 jan,MAR Sun-Tue": "0 0 1 jan,MAR Sun-Tue",
 	} {
 		if got := one(t, line+"\tx", ofAnn).Spec.Schedule; !slices.Equal(got, []string{want}) {
@@ -113,9 +113,21 @@ func TestCrontab_Schedules(t *testing.T) {
 	}
 }
 
+// A line with @reboot is a task of its own, also if another line has the same command, and cron does not delay it.
+func TestCrontab_Reboot(t *testing.T) {
+	r := importer.Crontab("f", "RANDOM_DELAY=30\n@daily x\n@reboot x\n@hourly x\n", ofAnn, options)
+	if len(r.Jobs) != 2 || len(r.Refusals) > 0 {
+		t.Fatalf("%v, refused: %v", r.Jobs, r.Refusals)
+	}
+
+	s := r.Jobs[1].Spec
+	if !s.Schedule.AtBoot() || s.Jitter != 0 || s.Overlap != task.OverlapAllow || s.Name == r.Jobs[0].Spec.Name || len(r.Jobs[0].Spec.Schedule) != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestCrontab_RefusesWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"@reboot x":                   "f:1: @reboot is not supported",
 		"\n@fortnightly x":            `f:2: "@fortnightly" is not one of`,
 		"* * * * *":                   "f:1: no command",
 		"* * * *":                     `f:1: neither a job nor a setting: found "" instead of the day of the week`,

@@ -169,7 +169,9 @@ func (m *hostMerger) finish(s *sharedJob, names map[string]bool) Job {
 	if len(s.hosts) > 1 {
 		delete(j.Spec.Labels, LabelNode)
 		j.Spec.Target.Selector = m.selectHosts(s.hosts)
-		j.Spec.Target.Count = task.All
+		if !j.Spec.Schedule.AtBoot() { // each host that boots has a run of its own
+			j.Spec.Target.Count = task.All
+		}
 		candidates = []string{jobName(m.Prefix, j.what, j.tag), single}
 
 		if j.Spec.Jitter > 0 || slices.ContainsFunc(j.Spec.Schedule, func(e string) bool { return strings.Contains(e, "H(") }) {

@@ -77,6 +77,10 @@ func TestMergeHosts_TheSameLineIsOneTask(t *testing.T) {
 			[]fleetHost{{"a", "", line}, {"b", "", "PATH=/opt/bin\n" + line}},
 			[]string{"a-crontab-a: host = a, 0 3 * * * UTC, count 1", "b-crontab-a: host = b, 0 3 * * * UTC, count 1"},
 		},
+		"at boot, which gives each host a run of its own": {
+			[]fleetHost{{"a", "", "@reboot root /bin/a\n"}, {"b", "", "@reboot root /bin/a\n"}},
+			[]string{"crontab-a: host in (a, b), @reboot UTC, count 1"},
+		},
 		"twice on one host": {
 			[]fleetHost{{"a", "", line + later}, {"b", "", line}, {"c", "", later + line}, {"d", "", line + later}},
 			[]string{"b-crontab-a: host = b, 0 3 * * * UTC, count 1", "crontab-a: host in (a, c, d), 0 3 * * *; 0 4 * * * UTC, count all"},
