@@ -23,7 +23,7 @@ contains -rw-r----- etc/carillon/agent.yaml
 for file in usr/lib/systemd/system/carillon.{service,socket} usr/share/man/man1/{carillon,carillon-agent,carillon-task-create}.1.gz usr/share/man/man7/carillon-schedules.7.gz \
 	usr/share/bash-completion/completions/carillon usr/share/zsh/vendor-completions/_carillon usr/share/fish/vendor_completions.d/carillon.fish \
 	usr/share/doc/carillon/{copyright,changelog.gz,changelog.Debian.gz,README.md.gz,docs/README.md.gz,docs/how-to/install.md.gz,docs/operations.md.gz,docs/cli.md.gz,docs/api.md.gz,modules.txt} \
-	usr/share/doc/carillon/examples/{heartbeat.yaml,scheduler-only.conf}; do
+	usr/share/doc/carillon/examples/{heartbeat.yaml,scheduler-only.conf,prometheus/carillon.yaml,grafana/carillon.json}; do
 	contains -rw-r--r-- "$file"
 done
 
