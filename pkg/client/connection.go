@@ -422,9 +422,18 @@ const (
 	repeatPause = 300 * time.Millisecond
 )
 
-// doOnce sends a call for a task with an idempotency key; "" means a random one. While the outcome is unknown, it sends the
-// call again with the same key, so that nothing is done twice. All of this happens within the timeout of one call.
-func (c *connection) doOnce(ctx context.Context, namespace, name, key string, k call, out any, rest ...string) error {
+// doOnce is callOnce for a call whose path is that of a task, followed by rest.
+func (c *connection) doOnce(ctx context.Context, namespace, name, key string, k call, out any, rest ...string) (err error) {
+	if k.path, err = taskPath(namespace, name, rest...); err != nil {
+		return err
+	}
+
+	return c.callOnce(ctx, key, k, out)
+}
+
+// callOnce sends a call with an idempotency key; "" means a random one. While the outcome is unknown, it sends the call again
+// with the same key, so that nothing is done twice. All of this happens within the timeout of one call.
+func (c *connection) callOnce(ctx context.Context, key string, k call, out any) error {
 	if key == "" {
 		key = task.NewUID()
 	}
@@ -442,7 +451,7 @@ func (c *connection) doOnce(ctx context.Context, namespace, name, key string, k 
 
 	pause := repeatPause
 	for i := 1; ; i++ {
-		err := c.doTask(ctx, namespace, name, k, out, rest...)
+		err := c.doCall(ctx, k, out)
 		if i == repeats || !errors.Is(err, task.ErrUnknown) {
 			return err
 		}

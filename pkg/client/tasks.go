@@ -151,6 +151,24 @@ func (s *TasksService) Create(ctx context.Context, namespace string, spec task.S
 	return s.createTask(ctx, namespace, spec, nil)
 }
 
+// CreateOnce is like Create with an idempotency key: all requests with the same key by the same subject in the same namespace give
+// the task of the first one, as it is now and with Task.Replayed, for at least an hour. "" means a random key. The error has
+// CodeKeyReused if the key was used for another request, and CodeDeleted if the task was deleted since then.
+//
+// If the answer is lost, CreateOnce sends the request again, up to three times within Config.Timeout.
+func (s *TasksService) CreateOnce(ctx context.Context, namespace string, spec task.Spec, key string) (Task, error) {
+	var t Task
+
+	if err := task.CheckName("namespace", namespace); err != nil {
+		return t, err
+	}
+	spec.Namespace = namespace
+
+	err := s.conn.callOnce(ctx, key, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", body: spec}, &t)
+
+	return t, err
+}
+
 // DryRunCreate is like Create, but writes nothing. Task.DryRun contains what would change.
 func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
 	return s.createTask(ctx, namespace, spec, dryRun(url.Values{}, 0))

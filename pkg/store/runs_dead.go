@@ -87,7 +87,7 @@ func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.W
 		If:   []clientv3.Cmp{isUnchanged(dead, d.Mod), isAbsent(queued), isUnchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
 	}
-	s.remember(&t, once, w.ID)
+	s.remember(&t, once, record.Idempotency{Run: w.ID})
 
 	res, err := s.writeTxn(ctx, t)
 	if err == nil && !res.Succeeded {

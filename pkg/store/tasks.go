@@ -51,14 +51,20 @@ type Stored struct {
 // the tombstone of a deleted task of that name. It returns task.ErrExists if the spec or the
 // entry exists.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
-	res, err := s.createTask(ctx, ref, t, e, nil)
+	res, err := s.createTask(ctx, ref, t, e, nil, Idempotency{})
 	return res.Revision, err
 }
 
 // CreateTaskReadingFreezes is like CreateTask, and returns the freezes that are in force at the
 // revision of the write. Reading them in the same transaction saves a request.
 func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
-	res, err := s.createTask(ctx, ref, t, e, nil, clientv3.OpGet(s.keys.Freezes()))
+	return s.CreateTaskOnce(ctx, ref, t, e, Idempotency{})
+}
+
+// CreateTaskOnce is like CreateTaskReadingFreezes for a request that must create at most one task. It returns task.ErrConflict
+// if an earlier copy of the request has created one: TaskOf returns its uid.
+func (s Tasks) CreateTaskOnce(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, once Idempotency) (FreezeRecord, error) {
+	res, err := s.createTask(ctx, ref, t, e, nil, once, clientv3.OpGet(s.keys.Freezes()))
 	if err != nil {
 		return FreezeRecord{}, err
 	}
@@ -71,7 +77,7 @@ func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t t
 // the caller has read and may see.
 func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
 	same := []clientv3.Cmp{isUnchanged(s.keys.Tombstone(ref), tombstone.Revision)}
-	res, err := s.createTask(ctx, ref, t, e, same, clientv3.OpGet(s.keys.Freezes()))
+	res, err := s.createTask(ctx, ref, t, e, same, Idempotency{}, clientv3.OpGet(s.keys.Freezes()))
 	if errors.Is(err, task.ErrExists) {
 		return FreezeRecord{}, fmt.Errorf("undelete task %s: %w", ref, task.ErrConflict)
 	}
@@ -84,14 +90,22 @@ func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref reco
 
 // createTask creates a task if also some comparisons hold. The transaction begins with some reads, whose results are the first
 // responses.
-func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, also []clientv3.Cmp, reads ...clientv3.Op) (kv.Result, error) {
-	res, err := s.writeTxn(ctx, kv.Txn{
+func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, also []clientv3.Cmp, once Idempotency, reads ...clientv3.Op) (kv.Result, error) {
+	txn := kv.Txn{
 		If:   append(also, isAbsent(s.keys.Spec(ref)), isAbsent(s.keys.Entry(ref))),
 		Then: slices.Concat(reads, s.putNew(ref, t, &e), []clientv3.Op{clientv3.OpDelete(s.keys.Tombstone(ref))}),
-	})
+	}
+	if s.remember(&txn, once, record.Idempotency{UID: t.UID, At: t.CreatedAt}); once.Key != "" {
+		txn.Else = []clientv3.Op{clientv3.OpGet(s.keys.IdempotencyRecord(once.Key))}
+	}
+
+	res, err := s.writeTxn(ctx, txn)
 	switch {
 	case err != nil:
 		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, err)
+	// An earlier copy of the request has created the task, or has used the key for another one.
+	case !res.Succeeded && readAt(res, 0) != nil:
+		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, task.ErrConflict)
 	case !res.Succeeded:
 		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
 	}

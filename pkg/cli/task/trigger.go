@@ -28,6 +28,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 	var flags struct {
 		args, env  []string
 		target     string
+		key        string
 		wait       Wait
 		exitStatus bool
 	}
@@ -40,18 +41,23 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			"variables, only the names.\n\n" +
 			"With --wait, the command prints the output of the runs, including retries, until all runs have ended. It\n" +
 			"exits with 9 if a run did not succeed. With -q or -o json it does not print the output. With --wait=10m, it waits at most\n" +
-			"ten minutes, and exits with 5 if a run has not ended. The runs continue.",
+			"ten minutes, and exits with 5 if a run has not ended. The runs continue.\n\n" +
+			"A script that may run twice, or is repeated after a failure, starts its runs once with --idempotency-key. Within an hour,\n" +
+			"the same key of the same user gives the run that it has started before, and other arguments with that key are rejected.",
 		Example: `  carillon task trigger nightly-backup
   carillon task trigger report --arg --day --arg 2026-11-20 --env FORMAT=pdf
   carillon task trigger cleanup --target web-3 --wait
   carillon task trigger nightly-backup --wait --exit-status && echo done
-  carillon task trigger nightly-backup --wait=10m`,
+  carillon task trigger nightly-backup --wait=10m
+  carillon task trigger send-invoice --arg 4711 --idempotency-key order-4711`,
 	}
 	p := bindTasks(f, cmd)
 	cmd.Flags().StringArrayVar(&flags.args, "arg", nil, "append this `ARGUMENT` to the command of this run; may be repeated")
 	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for this run, as `NAME=VALUE`; may be repeated")
 	cmd.Flags().StringVar(&flags.target, "target", "", "run on the `NODE` with this name")
+	cmd.Flags().StringVar(&flags.key, "idempotency-key", "", "start only one run of each task with this `KEY`, however often you repeat the command")
 	complete.Register(cmd, "target", complete.Nodes(f))
+	_ = cmd.RegisterFlagCompletionFunc("idempotency-key", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("arg", cobra.NoFileCompletions)
 	flags.wait.BindFlag(cmd.Flags(), "wait until the runs have ended; exit with 9 if one did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
@@ -65,7 +71,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		if err := factory.RefuseEmpty(cmd, "target"); err != nil {
+		if err := factory.RefuseEmpty(cmd, "target", "idempotency-key"); err != nil {
 			return err
 		}
 
@@ -74,7 +80,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		give := client.TriggerRequest{Args: flags.args, Env: env, Target: flags.target}
+		give := client.TriggerRequest{Args: flags.args, Env: env, Target: flags.target, IdempotencyKey: flags.key}
 		if err := (task.ManualInput{Args: give.Args, Env: give.Env, TargetNode: give.Target}).Validate(); err != nil {
 			return err
 		}
@@ -92,7 +98,11 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			runs = append(runs, t.Run)
-			f.Say("triggered %s · run %s", selection.Show(f, r), t.ID)
+			if t.Replayed && flags.key != "" {
+				f.Say("already triggered %s · run %s, %s", selection.Show(f, r), t.ID, view.PlainRunResult(f, t.Run))
+			} else {
+				f.Say("triggered %s · run %s", selection.Show(f, r), t.ID)
+			}
 			view.NoteHeld(f, r, t)
 
 			return nil

@@ -108,6 +108,118 @@ func TestIdempotencyKey_TriggersOnce(t *testing.T) {
 	}
 }
 
+// create sends the creation of a task with an idempotency key as the token of secret.
+func (w *world) createOnce(secret, key, body string) response {
+	w.t.Helper()
+	return w.do(request{method: "POST", path: "/v1/namespaces/default/tasks", body: body,
+		header: map[string]string{client.IdempotencyKeyHeader: key, "Authorization": "Bearer " + secret}})
+}
+
+// createdTask returns the task in an answer.
+func createdTask(t *testing.T, r response) client.Task {
+	t.Helper()
+	if r.status != 201 {
+		t.Fatalf("%d: %s", r.status, r.body)
+	}
+
+	var created client.Task
+	must(t, json.Unmarshal([]byte(r.body), &created))
+
+	return created
+}
+
+func TestIdempotencyKey_CreatesOnce(t *testing.T) {
+	w := newWorld(t)
+	// Its schedule is resolved to another time in each request.
+	const body = `{"name": "a", "schedule": "@in 1h", "action": {"noop": {}}}`
+
+	first := createdTask(t, w.createOnce(w.secret, "k", body))
+	if first.Replayed {
+		t.Error("the first request is answered as a copy")
+	}
+
+	// Later, at another node, written differently, while the task has changed.
+	w.clock.advance(time.Minute)
+	_, err := w.Tasks.Patch(t.Context(), "default", "a", []byte(`{"timeout": "5m"}`), 0)
+	must(t, err)
+	w.url = w.serve("node-b")
+	again := createdTask(t, w.createOnce(w.secret, "k", `{"schedule":"@in 1h","action":{"noop":{}},"name":"a"}`))
+	if again.UID != first.UID || !again.Replayed || again.Generation != 2 || again.Result != client.Created {
+		t.Errorf("the copy is answered with %+v", again)
+	}
+
+	// Without a key, with another key, as another subject: the task exists.
+	w.bind("user:ben", "operator", "default")
+	w.bind("user:eve", "editor", "default")
+	for what, r := range map[string]response{
+		"another key":     w.createOnce(w.secret, "k2", body),
+		"another subject": w.createOnce(w.token("user:eve"), "k", body),
+	} {
+		if r.status != 409 || r.Code != client.CodeExists {
+			t.Errorf("%s: %d %s", what, r.status, r.body)
+		}
+	}
+	if r := w.createOnce(w.token("user:ben"), "k", body); r.status != 403 {
+		t.Errorf("a caller who may not create tasks: %d %s", r.status, r.body)
+	}
+
+	// The same key for something else, also with another name.
+	for _, other := range []string{`{"name": "a", "schedule": "@in 2h", "action": {"noop": {}}}`, `{"name": "b", "schedule": "@in 1h", "action": {"noop": {}}}`} {
+		if r := w.createOnce(w.secret, "k", other); r.status != 422 || r.Code != client.CodeKeyReused {
+			t.Errorf("%s: %d %s", other, r.status, r.body)
+		}
+	}
+	_, err = w.Tasks.Get(t.Context(), "default", "b")
+	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
+
+	// A copy that comes late must not bring back what was deleted.
+	must(t, w.Tasks.Delete(t.Context(), "default", "a", 0))
+	if r := w.createOnce(w.secret, "k", body); r.status != 409 || r.Code != client.CodeDeleted {
+		t.Errorf("after the deletion: %d %s", r.status, r.body)
+	}
+
+	w.clock.advance(2 * time.Hour)
+	n, _, err := w.store.SweepIdempotency(t.Context(), task.At(w.clock.now().Add(-time.Hour)), "", 1000)
+	if must(t, err); n != 1 {
+		t.Errorf("%d records were removed", n)
+	}
+	if again := createdTask(t, w.createOnce(w.secret, "k", body)); again.Replayed {
+		t.Errorf("after the record was removed: %+v", again)
+	}
+}
+
+func TestIdempotencyKey_CreationSurvivesARace(t *testing.T) {
+	w := newWorld(t)
+	other := w.client(w.serve("node-b"))
+
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	uids := map[string]int{}
+	firsts := 0
+	for i := range 12 {
+		c := w.Client
+		if i%2 == 1 {
+			c = other
+		}
+		all.Go(func() {
+			created, err := c.Tasks.CreateOnce(t.Context(), "default", spec("a", "@daily"), "k")
+			mu.Lock()
+			defer mu.Unlock()
+			if uids[created.UID]++; err != nil {
+				t.Error(err)
+			}
+			if !created.Replayed {
+				firsts++
+			}
+		})
+	}
+	all.Wait()
+
+	if len(uids) != 1 || firsts != 1 {
+		t.Errorf("answers name %v; %d of them are no copies", uids, firsts)
+	}
+}
+
 func TestIdempotencyKey_SurvivesARace(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@daily")
@@ -139,6 +251,19 @@ func TestIdempotencyKey_SurvivesARace(t *testing.T) {
 
 // The client repeats a request whose answer is lost, whether etcd has executed it or not.
 func TestIdempotencyKey_ResolvesAnUnknownOutcome(t *testing.T) {
+	for _, executed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("create %t", executed), func(t *testing.T) {
+			w := newWorld(t)
+			w.writes.Committer = &lossy{Committer: w.writes.Committer, executes: executed}
+
+			created, err := w.Tasks.CreateOnce(t.Context(), "default", spec("a", "@daily"), "")
+			must(t, err)
+			if created.Replayed != executed || created.Name != "a" {
+				t.Errorf("got %+v", created)
+			}
+		})
+	}
+
 	for _, operation := range []string{"trigger", "retry"} {
 		for _, executed := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s %t", operation, executed), func(t *testing.T) {
@@ -188,6 +313,7 @@ func TestIdempotencyKey_IsChecked(t *testing.T) {
 
 	for key, ok := range map[string]bool{
 		"x": true, `"8e03978e-40d5-43dd-bc93-6894a57f9324"`: true, strings.Repeat("x", 255): true, strings.Repeat("x", 256): false, "ü": false,
+		"": false, "a\tb": false,
 	} {
 		if r := w.trigger("a", w.secret, key, ""); (r.status == 202) != ok || !ok && (r.status != 422 || r.Field != client.IdempotencyKeyHeader) {
 			t.Errorf("%s: %d %s", key, r.status, r.body)

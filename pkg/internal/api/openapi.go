@@ -106,7 +106,7 @@ func (d *document) addRoute(rt *httpapi.Operation) {
 
 	if rt.Idempotent {
 		header(client.IdempotencyKeyHeader, "Names this request, so that sending it again does not repeat what it does: 1 to 255 printable ASCII characters. "+
-			"The same key of the same subject for the same task gives the run of the first request, with replayed=true, for at least an hour. "+
+			"The same key of the same subject for the same task, or of a creation in the same namespace, gives the run or the task of the first request, with replayed=true, for at least an hour. "+
 			"With another body, the answer is 422 with the code key_reused.")
 	}
 

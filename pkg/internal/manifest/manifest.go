@@ -136,7 +136,7 @@ func checkSchedules(s *task.Spec) error {
 // serverFields are the fields that a server adds to a task when it shows one.
 var serverFields = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
-	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
+	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true, "replayed": true,
 	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "warning_details": true, "state": true, "recent": true,
 }
 

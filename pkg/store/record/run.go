@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-faster/jx"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -319,9 +320,19 @@ func DecodeDead(keys Keys, e *mvccpb.KeyValue) (Dead, bool) {
 	return Dead{Waiting: w, Mod: e.ModRevision}, err == nil
 }
 
-// Idempotency is the record of a request that has queued a run and must not do so again. Its key is derived from the
-// idempotency key of the request, so that every copy of the request finds it.
+// Idempotency is the record of a request that has queued a run or created a task, and must not do so again. Its key is derived
+// from the idempotency key of the request, so that every copy of the request finds it.
 type Idempotency struct {
-	Run     string `json:"run"`     // the id of the run. It begins with the time at which the request was served
-	Request string `json:"request"` // a digest of what was requested
+	Run     string    `json:"run,omitempty"` // the id of the run. It begins with the time at which the request was served
+	UID     string    `json:"uid,omitempty"` // of the task that the request has created
+	At      task.Time `json:"at,omitzero"`   // when it has created the task
+	Request string    `json:"request"`       // a digest of what was requested
+}
+
+// ServedAt returns when the request was served, or false if the record does not say so.
+func (i Idempotency) ServedAt() (time.Time, bool) {
+	if i.Run != "" {
+		return task.TimeOfRunID(i.Run)
+	}
+	return i.At.Time, !i.At.IsZero()
 }

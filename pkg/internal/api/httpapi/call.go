@@ -10,6 +10,9 @@ package httpapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +30,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -279,6 +283,42 @@ func (c *Call) Become(caller Caller, j *Judge) {
 
 // Actor returns the name of the caller as records and events contain it.
 func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
+
+// Idempotency identifies a request with an Idempotency-Key, which does something to an object: a namespace, or a task with its
+// uid. content is what it requests. It returns the zero value if the request has no key.
+//
+// A key belongs to its caller and to the object: equal keys of other callers, and for a task that was deleted and created again,
+// are different keys. etcd stores only digests, because senders may use keys that are secret.
+func (c *Call) Idempotency(operation string, content any, object ...string) (store.Idempotency, error) {
+	if c.IdempotencyKey == "" {
+		return store.Idempotency{}, nil
+	}
+
+	key, err := digest(append([]string{CallerOf(c.Context()).Who, c.IdempotencyKey}, object...))
+	if err != nil {
+		return store.Idempotency{}, err
+	}
+	request, err := digest([]any{operation, content})
+
+	return store.Idempotency{Key: key, Request: request}, err
+}
+
+// KeyReused is the failure of a request whose Idempotency-Key was used for a different request for an object.
+func (c *Call) KeyReused(object string) *Failure {
+	return Fail(http.StatusUnprocessableEntity, client.CodeKeyReused, "%s was used for a different request for %s", task.Quote(c.IdempotencyKey), object).
+		WithField(client.IdempotencyKeyHeader).WithHint("use a new key for each new request")
+}
+
+// digest returns a digest of a value. JSON separates the parts of a list, and sorts the keys of maps.
+func digest(value any) (string, error) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("write a digest: %w", err)
+	}
+	sum := sha256.Sum256(b)
+
+	return hex.EncodeToString(sum[:16]), nil
+}
 
 // CheckIfMatch returns task.ErrStale if the request requires another revision.
 func (c *Call) CheckIfMatch(ref record.Ref, revision int64) error {

@@ -2,9 +2,6 @@ package runs
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -172,34 +169,9 @@ func requestedBy(c *httpapi.Call, run task.Run, m task.ManualInput) task.Run {
 	return run
 }
 
-// idempotencyOf identifies a request to queue a run of a task by its Idempotency-Key. It returns the zero value if the
-// request has none.
-//
-// A key belongs to its caller and task: equal keys of other callers, and for a task that was deleted and created again, are
-// different keys. etcd stores only the digest, because senders may use keys that are secret.
+// idempotencyOf identifies a request to queue a run of a task by its Idempotency-Key.
 func idempotencyOf(c *httpapi.Call, st store.Stored, operation string, content any) (store.Idempotency, error) {
-	if c.IdempotencyKey == "" {
-		return store.Idempotency{}, nil
-	}
-
-	key, err := digest(httpapi.CallerOf(c.Context()).Who, st.Ref.Namespace, st.Ref.Name, st.Task.UID, c.IdempotencyKey)
-	if err != nil {
-		return store.Idempotency{}, err
-	}
-	request, err := digest(operation, content)
-
-	return store.Idempotency{Key: key, Request: request}, err
-}
-
-// digest returns a digest of values. JSON separates the values, and sorts the keys of maps.
-func digest(values ...any) (string, error) {
-	b, err := json.Marshal(values)
-	if err != nil {
-		return "", fmt.Errorf("write a digest: %w", err)
-	}
-	sum := sha256.Sum256(b)
-
-	return hex.EncodeToString(sum[:16]), nil
+	return c.Idempotency(operation, content, st.Ref.Namespace, st.Ref.Name, st.Task.UID)
 }
 
 // replay returns the current state of the run that an earlier copy of a request queued. Replayed is false if there was none. If the
@@ -208,9 +180,7 @@ func (h *Handlers) replay(c *httpapi.Call, st store.Stored, once store.Idempoten
 	id, err := h.Store.RunOf(c.Context(), once)
 	switch {
 	case errors.Is(err, store.ErrKeyReused):
-		return client.Triggered{}, httpapi.Fail(http.StatusUnprocessableEntity, client.CodeKeyReused,
-			"%s was used for a different request for task %s", task.Quote(c.IdempotencyKey), st.Ref).
-			WithField(client.IdempotencyKeyHeader).WithHint("use a new key for each new request")
+		return client.Triggered{}, c.KeyReused("task " + st.Ref.String())
 	case err != nil || id == "":
 		return client.Triggered{}, err
 	}

@@ -36,6 +36,7 @@ type taskWrite struct {
 	ticks   int                // how many ticks a dry run lists
 	change  *client.Change     // what a dry run found; nil until it has ended
 	deleted *store.DeletedTask // of an undelete
+	once    store.Idempotency  // of a creation with an Idempotency-Key
 	// freezes are those that were in force when the task was created; nil: it was not created.
 	freezes *task.Freezes
 }

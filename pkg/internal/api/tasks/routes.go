@@ -65,7 +65,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-tasks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "List the tasks of a namespace",
 			Description: listAbout, Status: 200, Answer: tasks, Errors: []int{429}, Handler: httpapi.Query(h.listTasks)},
 		{ID: "create-task", Verb: access.Create, Kind: access.Tasks, Method: post, Path: httpapi.InNamespace + "/tasks", Tag: "tasks", Summary: "Create a task",
-			Description: dryRunAbout, DryAnswer: aTask, Body: spec, Writes: true, Status: 201, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.createTask)},
+			Description: dryRunAbout, DryAnswer: aTask, Body: spec, Idempotent: true, Writes: true, Status: 201, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.createTask)},
 		{ID: "get-task", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask, Tag: "tasks", Summary: "Read a task",
 			Description: "The answer has the task as it is stored, its next tick, and its state. The ETag is its revision: a change of its state alone does not change it.", Status: 200, Answer: aTask, Tagged: true, Handler: httpapi.NoQuery(h.getTask)},
 		{ID: "apply-task", Verb: access.Read, Kind: access.Tasks, Method: put, Path: httpapi.OfTask, Tag: "tasks", Summary: "Create a task, or update it to match the body",

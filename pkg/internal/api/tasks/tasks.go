@@ -131,12 +131,16 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 		return httpapi.Answer{}, err
 	}
 
-	st, err := h.writeNewTask(c, spec)
+	st, replayed, err := h.createOnce(c, ns, spec)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
 	a, err := h.answerTask(c, http.StatusCreated, st, client.Created)
+	if v, ok := a.Body.(client.Task); ok && replayed {
+		v.Replayed = true
+		a.Body = v
+	}
 	if err == nil {
 		if c.dry {
 			a.Status = http.StatusOK
@@ -146,6 +150,54 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	}
 
 	return a, err
+}
+
+// createOnce writes a new task, unless an earlier copy of the request, with the same Idempotency-Key, has created it. Then it
+// returns the task as it is now, and replayed.
+func (h *Handlers) createOnce(c *taskWrite, ns string, spec task.Spec) (st store.Stored, replayed bool, err error) {
+	if c.IdempotencyKey == "" || c.dry {
+		st, err = h.writeNewTask(c, spec)
+		return st, false, err
+	}
+
+	// The body as it was sent: a checked spec has times instead of "@in 5m", which differ each time.
+	var body any
+	if err := json.Unmarshal(c.Body, &body); err != nil {
+		return st, false, task.Invalid(task.CodeBadJSON, "", "%s", err)
+	}
+	if c.once, err = c.Idempotency("create", body, ns); err != nil {
+		return st, false, err
+	}
+
+	ref := h.Ref(spec.Namespace, spec.Name)
+	err = httpapi.RetryConflict(c.Context(), func() error {
+		// A caller who may not create the task learns nothing of the requests of others.
+		if err := h.authorizeChange(c.Rights(), nil, &spec); err != nil {
+			return err
+		}
+
+		uid, err := h.Store.TaskOf(c.Context(), c.once)
+		switch {
+		case errors.Is(err, store.ErrKeyReused):
+			return c.KeyReused("namespace " + ns)
+		case err != nil:
+			return err
+		case uid == "":
+			st, err = h.writeNewTask(c, spec)
+			return err
+		}
+
+		st, err = h.Store.Task(c.Context(), ref)
+		if errors.Is(err, task.ErrNotFound) || err == nil && st.Task.UID != uid {
+			return httpapi.Fail(http.StatusConflict, client.CodeDeleted, "an earlier request with the key %s has created task %s, which was deleted since then", task.Quote(c.IdempotencyKey), ref).
+				WithField(client.IdempotencyKeyHeader).WithHint("to create the task again, use a new key")
+		}
+		replayed = true
+
+		return err
+	})
+
+	return st, replayed, err
 }
 
 // writeNewTask writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
@@ -178,7 +230,9 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	write := h.Store.As(c.Rights()).CreateTaskReadingFreezes
+	write := func(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (store.FreezeRecord, error) {
+		return h.Store.As(c.Rights()).CreateTaskOnce(ctx, ref, t, e, c.once)
+	}
 	if c.deleted != nil {
 		write = func(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (store.FreezeRecord, error) {
 			return h.Store.As(c.Rights()).UndeleteTask(ctx, *c.deleted, ref, t, e)
