@@ -43,6 +43,8 @@ type call struct {
 	rawType string
 	lines   io.Reader // sent as NDJSON while it is read
 	stream  bool      // the caller reads the answer, without a deadline
+
+	wait time.Duration // the server may answer later by this
 }
 
 // mayWrite reports whether a call may change something, judged by its method and path. If the answer to such a
@@ -53,7 +55,7 @@ func (c call) mayWrite() bool {
 
 // doCall sends a call and decodes its answer into out, unless out is nil.
 func (c *connection) doCall(ctx context.Context, k call, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout+k.wait)
 	defer cancel()
 
 	if err := c.checkReadOnly(k); err != nil {

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -116,6 +118,48 @@ func (s *RunsService) Get(ctx context.Context, namespace, name, id string) (task
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &r, "runs", id)
 
 	return r, err
+}
+
+const (
+	// waitTime is how long one call of Wait waits at the server. Proxies often end calls that take a minute.
+	waitTime = 30 * time.Second
+	// waitPause is the pause after a call of Wait that failed.
+	waitPause = 2 * time.Second
+)
+
+// Wait waits until a run has ended, and returns it. It is over when the run has used up its attempts; see task.Run.State for how it
+// ended. The server reports the end at once, and waiting costs it almost nothing.
+//
+// Wait returns the error of its first call. After that, it tries again while the server is unavailable, until ctx ends: give ctx
+// a deadline. If ctx ends, it returns the run as it was last, and the error of ctx.
+func (s *RunsService) Wait(ctx context.Context, namespace, name, id string) (task.Run, error) {
+	r, err := s.Get(ctx, namespace, name, id)
+	if err != nil {
+		return r, err
+	}
+
+	wait := url.Values{"wait": {task.Duration(waitTime).String()}}
+	for !r.State.Final() {
+		var next task.Run
+		// By its whole id: a prefix may be that of another run as well by now.
+		err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet, query: wait, wait: waitTime}, &next, "runs", r.ID)
+
+		switch {
+		case err == nil:
+			r = next
+		case ctx.Err() != nil:
+			return r, fmt.Errorf("wait for run %s: %w", r.ID, ctx.Err())
+		case !errors.Is(err, task.ErrUnavailable):
+			return r, err
+		default:
+			select {
+			case <-ctx.Done():
+			case <-time.After(waitPause):
+			}
+		}
+	}
+
+	return r, nil
 }
 
 // Find is like Get, but looks in all tasks of a namespace. The namespace must not be empty.

@@ -318,6 +318,7 @@ func newServer(cfg Config) *server {
 	s.events = &events.Handlers{
 		Store: cfg.Store, Hub: cfg.Events, Node: cfg.Node, PageQuiet: cfg.PageQuiet, CheckStream: s.checkStream, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
+	s.runs.Watch, s.runs.CheckStream, s.runs.Ends, s.runs.Heartbeat = s.events.WatchRun, s.checkStream, cfg.Ends, cfg.Heartbeat
 	s.nodes = &nodes.Handlers{
 		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, Sizes: s.asker.ShardSizes, SetState: cfg.SetState, StateTimeout: cfg.StateTimeout,
 	}

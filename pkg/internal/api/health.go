@@ -179,6 +179,7 @@ func (m metrics) registerEvents(reg prometheus.Registerer, figures func() events
 
 	for _, c := range []prometheus.Collector{
 		gauge("carillon_event_readers", "Clients that read events on this node.", func(f events.Figures) int { return f.Readers }),
+		gauge("carillon_run_waiters", "Requests that wait for the end of a run on this node.", func(f events.Figures) int { return f.Waiters }),
 		gauge("carillon_event_own_watches", "Clients that read events that are no longer in memory, each with its own watch of etcd.", func(f events.Figures) int { return f.OwnWatches }),
 		gauge("carillon_event_ring_events", "Events in memory, which all clients share.", func(f events.Figures) int { return f.RingEvents }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{

@@ -213,7 +213,12 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	}
 
 	if !rt.Streams {
-		ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
+		limit := httpapi.RequestTimeout
+		if rt.Waits {
+			limit += httpapi.MaxWait // the handler limits a request that does not wait
+		}
+
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
@@ -242,9 +247,14 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		return
 	}
 
-	// Streaming operations set a deadline for each part that they write. The server's own deadlines cover whole
-	// requests and answers. They stay in force for callers without a token, so that these cannot hold
+	// Streaming operations set a deadline for each part that they write, and those that wait may answer late. The server's own
+	// deadlines cover whole requests and answers. They stay in force for callers without a token, so that these cannot hold
 	// connections.
+	if rt.Waits && !rt.Public {
+		deadlines := http.NewResponseController(w) // errors are ignored: not every http.ResponseWriter supports deadlines
+		_ = deadlines.SetReadDeadline(time.Time{})
+		_ = deadlines.SetWriteDeadline(time.Now().Add(httpapi.RequestTimeout + httpapi.MaxWait + httpapi.WriteLimit))
+	}
 	if rt.Streams && !rt.Public {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // errors are ignored: not every http.ResponseWriter supports deadlines
 		patience := httpapi.WriteLimit

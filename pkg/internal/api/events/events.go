@@ -29,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 // Handlers serve events. They are safe for concurrent use.
@@ -45,18 +46,19 @@ type Handlers struct {
 	Problems    httpapi.ProblemWriter
 
 	readers httpapi.Slots // of callers that read events
+	waiters httpapi.Slots // of callers that wait for a run
 	watches httpapi.Slots // of those among them that have a watch of their own
 }
 
 // Figures are the numbers of readers, and of their events.
 type Figures struct {
 	eventlog.HubStats
-	Readers, OwnWatches int
+	Readers, OwnWatches, Waiters int
 }
 
 // Figures returns the present figures.
 func (h *Handlers) Figures() Figures {
-	return Figures{HubStats: h.Hub.Stats(), Readers: h.readers.Held(), OwnWatches: h.watches.Held()}
+	return Figures{HubStats: h.Hub.Stats(), Readers: h.readers.Held(), OwnWatches: h.watches.Held(), Waiters: h.waiters.Held()}
 }
 
 // Routes returns the operations on events.
@@ -77,6 +79,9 @@ const (
 	// maxReaders is the maximum number of callers that stream or page through events on one node. One subject may have
 	// a quarter of them.
 	maxReaders = 256
+	// maxWaiters is the maximum number of callers that wait for runs on one node. One subject may have a quarter of them.
+	// Each examines all events, but only remembers whether one concerns its run.
+	maxWaiters = 1024
 	// maxOwnWatches is the maximum number of readers with a watch of their own, because the hub does not have the events
 	// that they read. Each costs etcd a watch that also reads the value before each change. One subject may have a
 	// quarter of them.
@@ -145,6 +150,66 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 	}
 
 	return httpapi.Answer{}, h.streamEvents(c, q)
+}
+
+// WatchRun begins to watch a run of a task, for a request that waits for it. changed receives a value after each change of the run
+// since WatchRun was called; several changes can be one value. The caller must call stop.
+//
+// A run is read after WatchRun has returned: then no change is missed.
+func (h *Handlers) WatchRun(c *httpapi.Call, namespace, name, run string) (changed <-chan struct{}, stop func(), err error) {
+	release, err := h.waiters.Acquire(c, maxWaiters, "wait for runs", h.Node)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	parent, _, _ := task.ParentOf(run) // the end of a part may only be in the record of its run
+	q := eventlog.Query{
+		// A task that is deleted has no runs.
+		Wants: func(e *task.Event) bool {
+			return e.Kind == task.EventGap || e.Namespace == namespace && e.Task == name && (e.Kind == task.EventTask || e.Run == run || parent != "" && e.Run == parent)
+		},
+		OwnWatch: func() (func(), error) {
+			return h.watches.AcquireLater(c.Context(), maxOwnWatches, "read older events", h.Node)
+		},
+	}
+
+	reader, err := h.openReader(c, q)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+
+	ctx, cancel := context.WithCancel(c.Context())
+	signal, begun, over := wake.NewSignal(), make(chan struct{}), make(chan struct{})
+	began := sync.OnceFunc(func() { close(begun) })
+
+	go func() {
+		defer close(over)
+		defer release()
+		defer reader.Close()
+		defer began()
+
+		// A panic would end the whole node. Without events, the request reads the run when its time is over.
+		if p := callgroup.Catch(func() {
+			_ = reader.Follow(ctx, func(b eventlog.Batch) error {
+				began()
+				if len(b.Events) > 0 {
+					signal.Send()
+				}
+
+				return nil
+			})
+		}); p != nil {
+			h.Problems.LogFailure(c.Request, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "panic").Because(p))
+		}
+	}()
+
+	select {
+	case <-begun:
+	case <-ctx.Done():
+	}
+
+	return signal, func() { cancel(); <-over }, nil
 }
 
 // openReader adds a reader to the hub. It fails if the reader needs a watch of its own and none is free.

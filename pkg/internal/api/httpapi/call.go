@@ -272,6 +272,15 @@ func (c *Call) Serve() (Answer, error) { return c.serve(c) }
 // Context returns the request's context.
 func (c *Call) Context() context.Context { return c.Request.Context() }
 
+// LimitTime lets a request of an operation that Waits take RequestTimeout, and the time that it asks to wait. The caller must call
+// cancel.
+func (c *Call) LimitTime(wait time.Duration) (cancel context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(c.Context(), RequestTimeout+wait)
+	c.Request = c.Request.WithContext(ctx)
+
+	return cancel
+}
+
 // Rights returns what the caller may do.
 func (c *Call) Rights() *Rights { return RightsOf(c.Request.Context()) }
 
@@ -331,6 +340,8 @@ func (c *Call) CheckIfMatch(ref record.Ref, revision int64) error {
 const (
 	// RequestTimeout limits how long a request may take, except for streams.
 	RequestTimeout = 15 * time.Second
+	// MaxWait is how long a request may ask to wait for something to happen, in addition to RequestTimeout.
+	MaxWait = time.Minute
 	// MaxBody is the maximum size of a body in bytes.
 	MaxBody = 1 << 20
 )

@@ -39,6 +39,7 @@ type Operation struct {
 	Verb    access.Verb
 	Kind    access.Kind
 	Streams bool         // the handler writes the answer itself, without RequestTimeout
+	Waits   bool         // the handler waits up to MaxWait for something to happen: see Call.LimitTime
 	Events  reflect.Type // the type of each message, if the operation also offers server-sent events
 	Handler Handler
 }

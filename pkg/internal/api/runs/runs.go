@@ -43,6 +43,12 @@ type Handlers struct {
 	// MostScanned is the maximum number of records that a page reads to find matching ones.
 	MostScanned int
 	Nodes       func() []task.Node // the present nodes; nil: unknown
+
+	Watch Watcher // watches a run for a request that waits
+	// CheckStream returns why the caller of a running request may no longer read the answer.
+	CheckStream func(ctx context.Context, r *http.Request) error
+	Ends        <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat   time.Duration   // the interval at which a request that waits checks its caller
 }
 
 // Routes returns the operations on runs.
@@ -64,7 +70,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "The list contains queued, active and ended runs, and ticks that did not run, as far as the history of the task keeps them.",
 			Status:      200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
-			Description: attempts.ProgressAbout, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.getTaskRun)},
+			Description: waitAbout + attempts.ProgressAbout, Waits: true, Status: 200, Answer: aRun, Errors: []int{409, 429}, Handler: httpapi.Query(h.getTaskRun)},
 		{ID: "cancel-run", Verb: access.Cancel, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/cancel", Tag: "runs", Summary: "Cancel a run",
 			Description: "A queued run ends at once. For an active run, the request goes to its node. " +
 				"While etcd is full, only active runs can be cancelled: their nodes end them, the answer has unrecorded, and etcd shows them as they were until it has space. For a run with parts, the nodes end the parts that they have, and the error says how many.",
@@ -89,10 +95,12 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "The list contains queued, active and ended runs, and ticks that did not run, as far as the histories of the tasks keep them.",
 			Status:      200, Answer: runs, Handler: httpapi.Query(h.listRuns)},
 		{ID: "get-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.InNamespace + "/runs/{id}", Tag: "runs", Summary: "Find a run of any task by its id or a unique prefix of it",
-			Description: attempts.ProgressAbout,
-			Status:      200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.findRun)},
+			Description: waitAbout + attempts.ProgressAbout, Waits: true,
+			Status: 200, Answer: aRun, Errors: []int{409, 429}, Handler: httpapi.Query(h.findRun)},
 	}
 }
+
+const waitAbout = "With wait, the answer comes when the run has ended, or after this time with the run as it is. A node serves a limited number of requests that wait, and refuses others with 429. "
 
 // compareNewest orders runs from the newest to the oldest. The order is total, because cursors depend on it.
 func compareNewest(a, b task.Run) int {
@@ -493,20 +501,17 @@ func ambiguousError(id string, ids []string) error {
 }
 
 // getTaskRun serves a run of a task.
-func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) getTaskRun(c *httpapi.Call, q waitQuery) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	run, err := h.Find(c.Context(), ref, id)
-	h.Attempts.AddToRun(c, &run)
-
-	return answerRun(c, run, err)
+	return h.answerWhenEnded(c, q, func(ctx context.Context) (task.Run, error) { return h.Find(ctx, ref, id) })
 }
 
 // findRun serves a run of any task in a namespace, by its id or a unique prefix of it.
-func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) findRun(c *httpapi.Call, q waitQuery) (httpapi.Answer, error) {
 	ns, err := c.Namespace()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -551,8 +556,5 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 		ids[0] = part
 	}
 
-	run, err := h.Find(c.Context(), refs[0], ids[0])
-	h.Attempts.AddToRun(c, &run)
-
-	return answerRun(c, run, err)
+	return h.answerWhenEnded(c, q, func(ctx context.Context) (task.Run, error) { return h.Find(ctx, refs[0], ids[0]) })
 }
