@@ -253,6 +253,24 @@ func (s *RunsService) RetryWith(ctx context.Context, namespace, name, id, key st
 	return r, err
 }
 
+// Rerun queues a new run of a task with the arguments, the node and the variables of a run that has ended, which stays as it is.
+// Only the names of the variables are recorded, unless the run is dead, so r.Env must contain their values. The error has
+// CodeMissingEnv if it does not, task.CodeNotAllowed if the task does not accept an input any more, and CodeConflict if
+// the run has not ended, or is a part or a tick that did not run.
+//
+// If the answer is lost, Rerun sends the request again, as TasksService.TriggerWith does.
+func (s *RunsService) Rerun(ctx context.Context, namespace, name, id string, r RerunRequest) (Triggered, error) {
+	var out Triggered
+
+	if err := checkRunID(id); err != nil {
+		return out, err
+	}
+
+	err := s.conn.doOnce(ctx, namespace, name, r.IdempotencyKey, call{method: http.MethodPost, body: r}, &out, "runs", id, "rerun")
+
+	return out, err
+}
+
 // checkRunID rejects text that cannot be the id of a run and would change the path of the call.
 func checkRunID(id string) error {
 	if id == "" || len(id) > task.MaxName || strings.ContainsAny(id, "/\x00") || id == "." || id == ".." {

@@ -158,6 +158,14 @@ type TriggerRequest struct {
 	IdempotencyKey string `json:"-"`
 }
 
+// RerunRequest is the body of a rerun. The body is optional.
+type RerunRequest struct {
+	Env map[string]string `json:"env,omitempty" doc:"Values of variables, in addition to those of the ended run or instead of them. The task must accept each variable (accept.env)."`
+
+	// IdempotencyKey has the same meaning as in TriggerRequest.
+	IdempotencyKey string `json:"-"`
+}
+
 // Occurrence is one tick of a schedule.
 type Occurrence struct {
 	Time  task.Time `json:"time" doc:"The tick."`
@@ -391,7 +399,8 @@ const (
 	CodeAlreadyEnded = "already_ended"
 	CodeNotRunning   = "not_running" // the run is queued
 	CodeStale        = "stale"
-	CodeKeyReused    = "key_reused" // the idempotency key was used for a different request
+	CodeKeyReused    = "key_reused"  // the idempotency key was used for a different request
+	CodeMissingEnv   = "missing_env" // a run cannot be started again without the values of its variables
 	CodeUnreadable   = "unreadable_record"
 	CodeNoLogs       = "no_logs"
 	CodeNodeAway     = "node_away"

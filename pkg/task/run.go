@@ -89,6 +89,7 @@ type OutputSummary struct {
 type Requests struct {
 	CancelledBy string   `json:"cancelled_by,omitempty" doc:"Who cancelled the run."`
 	RetryOf     string   `json:"retry_of,omitempty" doc:"The dead run that this run repeats."`
+	RerunOf     string   `json:"rerun_of,omitempty" doc:"The ended run whose inputs this run has."`
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
 	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`

@@ -110,6 +110,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	}
 	d.Field("Decided by", "%s", wording.DecidedBy(r))
 	d.Field("Retry of", "%s", r.RetryOf)
+	d.Field("Rerun of", "%s", r.RerunOf)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
 
 	if len(r.Attempts) > 0 {

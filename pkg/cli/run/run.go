@@ -24,8 +24,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command returns "carillon run".
-func Command(f *factory.Factory) *cobra.Command {
+// Command returns "carillon run", with further commands.
+func Command(f *factory.Factory, further ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
@@ -33,6 +33,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Long:    "Show and manage runs: waiting, active and ended ones.\n\n" + selection.RunHelp,
 	}
 	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f), replayCommand(f))
+	cmd.AddCommand(further...)
 
 	return cmd
 }

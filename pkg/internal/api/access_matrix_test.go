@@ -69,6 +69,7 @@ cancel-run            fh     yh       yh     yh       ff      hh            yy  
 pause-run             fh     yh       yh     yh       ff      hh            yy    hh
 resume-run            fh     yh       yh     yh       ff      hh            yy    hh
 retry-run             fh     yh       yh     yh       ff      hh            yy    hh
+rerun-run             fh     yh       yh     yh       ff      hh            yy    hh
 dismiss-run           fh     yh       yh     yh       ff      hh            yy    hh
 acknowledge-alert     fh     yh       yh     yh       ff      hh            yy    hh
 create-silence        fh     yh       yh     yh       ff      hh            yy    hh
@@ -317,7 +318,7 @@ func (w *matrixWorld) operations() map[string]operation {
 			must(w.t, err)
 		}},
 		"trigger-task": {before: w.task}, "cancel-run": {before: w.activeRun}, "pause-run": {before: w.activeRun}, "resume-run": {before: w.activeRun},
-		"retry-run": {before: w.deadRun}, "dismiss-run": {before: w.deadRun},
+		"retry-run": {before: w.deadRun}, "dismiss-run": {before: w.deadRun}, "rerun-run": {before: w.deadRun},
 		"freeze-namespace":   {body: `{"reason":"a move"}`, before: func(c *matrixCell) { thaw(c.ns) }},
 		"unfreeze-namespace": {before: func(c *matrixCell) { freeze(c.ns) }},
 		"set-secret":         {body: `{"values":{"a":"b"}}`}, "rotate-secret": {before: w.secretOf}, "delete-secret": {before: w.secretOf},

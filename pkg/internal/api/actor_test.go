@@ -94,6 +94,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		{id: "pause-run", method: "POST", path: runs + id(1, "") + "/pause", before: isActive},
 		{id: "resume-run", method: "POST", path: runs + id(1, "") + "/resume"},
 		{id: "retry-run", method: "POST", path: runs + id(2, "") + "/retry", before: isDead},
+		{id: "rerun-run", method: "POST", path: runs + id(2, "") + "/rerun", body: `{"env":{"A":"1"}}`, before: isDead},
 		{id: "dismiss-run", method: "POST", path: runs + id(2, "") + "/dismiss", before: isDead, deletes: true, records: 2}, // marks it, and then deletes it
 
 		{id: "acknowledge-alert", method: "POST", path: tasks + "/a/alerts/failures/acknowledge", before: func() { w.alertOf("default", "a", task.AlertFailures) }},

@@ -212,7 +212,7 @@ func newRegistry(cfg *huma.Config) huma.Registry {
 // strictObjects names the objects that users send, apart from tasks, with their required fields. Unknown fields are
 // rejected, and all other fields are optional.
 var strictObjects = map[string][]string{
-	"TriggerRequest": nil, "ScheduleRequest": {"schedule"},
+	"TriggerRequest": nil, "RerunRequest": nil, "ScheduleRequest": {"schedule"},
 	"PauseRequest": nil, "SilenceRequest": {"reason"}, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
 	"TokenRequest": nil, "TokenScope": {"role"},
 }

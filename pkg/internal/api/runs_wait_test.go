@@ -53,7 +53,7 @@ func TestWait_AnswersWhenTheRunHasEnded(t *testing.T) {
 	// A change that is not the end, a change of another run, and the end.
 	_, err = w.Tasks.Trigger(t.Context(), "default", "a", nil)
 	must(t, err)
-	_, err = w.Tasks.Pause(t.Context(), "default", "a", client.PauseRequest{}, 0)
+	_, err = w.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)
 	_, err = w.store.CancelQueued(t.Context(), r, run.ID, "user:ann", w.clock.now())
 	must(t, err)

@@ -87,6 +87,26 @@ func retryRun(ctx context.Context, r *Request) (Done, error) {
 	return done, err
 }
 
+// rerunRun queues a new run with the inputs of an ended one, and shows it.
+func rerunRun(ctx context.Context, r *Request) (Done, error) {
+	run, err := findRun(ctx, r)
+	if err != nil {
+		return Done{}, err
+	}
+	again, err := r.API.Runs.Rerun(ctx, run.Namespace, run.Task, run.ID, client.RerunRequest{IdempotencyKey: r.Form.Get(formKeyField)})
+	if err != nil {
+		return Done{}, err
+	}
+
+	done := Done{Message: fmt.Sprintf("queued %s as a rerun of %s", again.ID, run.ID)}
+	if again.Frozen != nil {
+		done.Message += "; it starts when the freeze ends"
+	}
+	done.To, err = link("/ui/runs/{}/{}", nil, []any{run.Namespace, again.ID})
+
+	return done, err
+}
+
 // dismissRun removes a run from the dead-letter runs, and returns to the page that the viewer came from.
 func dismissRun(ctx context.Context, r *Request) (Done, error) {
 	run, err := findRun(ctx, r)

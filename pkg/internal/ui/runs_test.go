@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -80,6 +81,36 @@ func TestRun_IsRetried(t *testing.T) {
 		want(t, ann.page(to), "retry of", id)
 	}
 	want(t, ann.page("/ui/runs?show=dead"), "No dead-letter runs")
+}
+
+// A run that has ended is started again on its page, which leads to the new run.
+func TestRun_IsStartedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.create("prod", "web")
+	id := w.deadRun("prod", "web")
+	ann := w.as("user:ann")
+
+	at := "/ui/runs/prod/" + id
+	key := regexp.MustCompile(`name="key" value="(ui rerun [^"]+)"`).FindStringSubmatch(ann.page(at))
+	if key == nil {
+		t.Fatal("the page has no button that starts the run again")
+	}
+
+	var to string
+	for range 2 { // a copy of the request starts nothing
+		a := ann.do(http.MethodPost, at+"/rerun", url.Values{"at": {at}, "key": {key[1]}})
+		next := a.Header.Get("Location")
+		if a.StatusCode != http.StatusSeeOther || !strings.HasPrefix(next, "/ui/runs/prod/") || next == at || to != "" && next != to {
+			t.Fatalf("rerun: %d to %q after %q: %s", a.StatusCode, next, to, a.body)
+		}
+		to = next
+	}
+	page := ann.page(to)
+	want(t, page, "rerun of", id)
+	if strings.Contains(page, "Run again") {
+		t.Error("a run that has not ended can be started again")
+	}
+	want(t, ann.page("/ui/runs?show=dead"), id) // it stays
 }
 
 // deadRun writes a failed run of a task as its node would, and returns its id.

@@ -32,6 +32,7 @@ func runScreen() Screen {
 			{Pattern: pattern + "/pause", Run: pauseRun},
 			{Pattern: pattern + "/resume", Run: resumeRun},
 			{Pattern: pattern + "/retry", Run: retryRun},
+			{Pattern: pattern + "/rerun", Run: rerunRun},
 			{Pattern: pattern + "/dismiss", Run: dismissRun},
 		},
 		Downloads: []Download{{Pattern: pattern + "/output", Open: openOutput}},
@@ -71,6 +72,9 @@ type runPage struct {
 	May      runRights
 	Panel    string // "cancel" or "dismiss" if the page asks whether to do that; "" if it asks nothing
 	Back     string // the page to go back to from the question
+	// RerunKey is the idempotency key of the button that starts the run again. It changes every minute: the page is rendered
+	// for all its viewers, and again and again, so it has no form with a key of its own.
+	RerunKey string
 
 	HasOutput bool
 	Attempt   int // that whose output is shown; 0: the newest
@@ -81,7 +85,7 @@ type runPage struct {
 }
 
 // runRights are what the viewer may do with the run.
-type runRights struct{ Cancel, Pause, Retry, Output bool }
+type runRights struct{ Cancel, Pause, Retry, Output, Trigger bool }
 
 // runStep is a step in the life of a run.
 type runStep struct {
@@ -105,6 +109,7 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 	}
 
 	p := &runPage{Run: run, Timezone: zoneOfTask(ctx, r, run), Waits: run.State == task.Queued, Wrap: r.Query.Get("wrap") != "0", Times: r.Query.Get("times") != ""}
+	p.RerunKey = "ui rerun " + run.ID + " " + r.Now.UTC().Format("15:04")
 	if p.May, err = runRightsOf(r, run.Namespace); err != nil {
 		return nil, err
 	}
@@ -170,12 +175,21 @@ func runRightsOf(r *Request, namespace string) (may runRights, err error) {
 			return may, err
 		}
 	}
-	return may, nil
+	may.Trigger, err = r.May("trigger", "tasks", namespace)
+
+	return may, err
 }
 
 // mayBeDead reports whether a run is, or was, a dead-letter run.
 func mayBeDead(run task.Run) bool {
 	return slices.Contains(deadStates, run.State) && !task.IsPart(run.ID)
+}
+
+// CanRerun reports whether the run can be started again without further inputs.
+func (p *runPage) CanRerun() bool {
+	run := p.Run
+	return p.May.Trigger && run.State.Final() && run.State != task.Skipped && run.State != task.Missed && p.Parent == "" && !run.IsMessage() &&
+		(len(run.EnvNames) == 0 || p.Dead)
 }
 
 // isDead reports whether a run is a dead-letter run.

@@ -207,6 +207,10 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("Retry of", "%s, which had used up its attempts", r.RetryOf)
 	}
 
+	if r.RerunOf != "" {
+		add("Rerun of", "%s", r.RerunOf)
+	}
+
 	for _, id := range an.Dead {
 		if id == r.ID {
 			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)

@@ -235,6 +235,10 @@ func requestWords(r task.Run) string {
 		details = append(details, "again, after "+r.RetryOf)
 	}
 
+	if r.RerunOf != "" {
+		details = append(details, "again, as "+r.RerunOf)
+	}
+
 	if len(r.EnvNames) > 0 {
 		details = append(details, "env "+strings.Join(r.EnvNames, ", "))
 	}

@@ -51,6 +51,7 @@ func (w *writer) writeRun(v *task.Run) {
 	w.writeBoolIfSet("output_truncated", v.Truncated)
 	w.writeStringIfSet("cancelled_by", v.CancelledBy)
 	w.writeStringIfSet("retry_of", v.RetryOf)
+	w.writeStringIfSet("rerun_of", v.RerunOf)
 	w.writeStringIfSet("created_by", v.CreatedBy)
 	if len(v.EnvNames) > 0 {
 		w.writeAny("env_names", v.EnvNames)
@@ -151,6 +152,8 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 		r.readString(&v.CancelledBy)
 	case "retry_of":
 		r.readString(&v.RetryOf)
+	case "rerun_of":
+		r.readString(&v.RerunOf)
 	case "created_by":
 		r.readString(&v.CreatedBy)
 	case "env_names":

@@ -1,5 +1,5 @@
 // Package runs contains the API handlers for runs. They list and find runs, and trigger, cancel, pause, resume,
-// retry and dismiss them.
+// retry, rerun and dismiss them.
 //
 // The record of a run moves while it is read: from the queue to an inbox and on to the history. Lists read the
 // records in an order in which no run is missed. If a record has moved before a change is written, the change
@@ -85,6 +85,9 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "retry-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/retry", Tag: "runs", Summary: "Retry a dead-letter run as a new run",
 			Description: "The new run gets the arguments, the environment, the node and the checkpoint of the dead-letter run, which leaves the dead-letter list. If the task has changed and does not accept these arguments, variables or node any more, the answer is 409.",
 			Idempotent:  true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.retryRun)},
+		{ID: "rerun-run", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfRun + "/rerun", Tag: "runs", Summary: "Start an ended run again as a new run",
+			Description: rerunAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.RerunRequest](), Optional: true},
+			Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.rerunRun)},
 		{ID: "dismiss-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/dismiss", Tag: "runs", Summary: "Dismiss a dead-letter run; its history stays",
 			Description: "A dead-letter run is one that used up its attempts. Once it is dismissed, the task no longer counts as failing because of it.",
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.dismissRun)},

@@ -32,9 +32,24 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
+	return h.queueManual(c, ref, "trigger", ask, func(st store.Stored) (manualRun, error) {
+		return manualRun{input: input}, st.Task.Accept.Check(input)
+	})
+}
+
+// manualRun is what a request wants to be queued.
+type manualRun struct {
+	input task.ManualInput
+	again string // the ended run whose inputs these are; "": none
+}
+
+// queueManual queues a manual run of a task, and answers with it. decide returns what to queue, or why the task does not accept it;
+// it is called again if the task has changed meanwhile. operation and content identify the request together with its
+// Idempotency-Key.
+func (h *Handlers) queueManual(c *httpapi.Call, ref record.Ref, operation string, content any, decide func(store.Stored) (manualRun, error)) (httpapi.Answer, error) {
 	var out client.Triggered
 	var spec task.Spec
-	err = httpapi.RetryConflict(c.Context(), func() error {
+	err := httpapi.RetryConflict(c.Context(), func() error {
 		out = client.Triggered{}
 		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil {
@@ -48,7 +63,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := authorizeTrigger(c.Rights(), st); err != nil {
 			return err
 		}
-		once, err := idempotencyOf(c, st, "trigger", ask)
+		once, err := idempotencyOf(c, st, operation, content)
 		if err != nil {
 			return err
 		}
@@ -60,10 +75,11 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 			return err
 		}
-		if err := st.Task.Accept.Check(input); err != nil {
+		wanted, err := decide(st)
+		if err != nil {
 			return err
 		}
-		if err := st.Task.CheckMessageEnv(input); err != nil {
+		if err := st.Task.CheckMessageEnv(wanted.input); err != nil {
 			return err
 		}
 
@@ -71,11 +87,12 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		run := requestedBy(c, h.manualRun(st), input)
-		c.Rights().Describe(describeInput(run, input))
+		run := requestedBy(c, h.manualRun(st), wanted.input)
+		run.RerunOf = wanted.again
+		c.Rights().Describe(describeInput(run, wanted.input))
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
-		_, err = h.Store.As(c.Rights()).EnqueueOnce(c.Context(), st, task.Waiting{Run: run, Env: input.Env}, once)
+		_, err = h.Store.As(c.Rights()).EnqueueOnce(c.Context(), st, task.Waiting{Run: run, Env: wanted.input.Env}, once)
 
 		return httpapi.About(run.ID, err)
 	})

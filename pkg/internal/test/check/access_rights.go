@@ -273,6 +273,7 @@ var operations = map[string]operation{
 	"pause-run":   {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/pause", access.Pause, access.Runs},
 	"resume-run":  {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/resume", access.Pause, access.Runs},
 	"retry-run":   {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/retry", access.Retry, access.Runs},
+	"rerun-run":   {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/rerun", access.Trigger, access.Tasks},
 	"dismiss-run": {"POST /v1/namespaces/{ns}/tasks/{name}/runs/{id}/dismiss", access.Retry, access.Runs},
 
 	"acknowledge-alert":         {"POST /v1/namespaces/{ns}/tasks/{name}/alerts/{kind}/acknowledge", access.Retry, access.Runs},
