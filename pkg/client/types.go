@@ -377,7 +377,7 @@ type Version struct {
 
 // Problem is an error in the format of RFC 9457.
 type Problem struct {
-	Type   string `json:"type" doc:"about:blank: the status and the code identify the problem."`
+	Type   string `json:"type" doc:"A link to the description of the code. It does not change."`
 	Title  string `json:"title" doc:"The status in words."`
 	Status int    `json:"status" doc:"The status of the HTTP answer."`
 	Detail string `json:"detail" doc:"The error message: the quoted value and the rule."`
@@ -385,6 +385,11 @@ type Problem struct {
 	Field  string `json:"field,omitempty" doc:"The path of the invalid field."`
 	Hint   string `json:"hint,omitempty" doc:"What to do about it."`
 	ID     string `json:"id,omitempty" doc:"With code unknown_outcome: what may have been written."`
+}
+
+// ProblemType returns the Problem.Type of a code.
+func ProblemType(code string) string {
+	return "https://github.com/carillonhq/carillon/blob/main/docs/errors.md#" + code
 }
 
 // The codes of problems that are not about a field. For the others, see package task.

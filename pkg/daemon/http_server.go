@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
@@ -175,8 +176,8 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	_ = json.NewEncoder(w).Encode(map[string]any{ // an error means that the client has gone
-		"type": "about:blank", "title": http.StatusText(http.StatusServiceUnavailable), "status": http.StatusServiceUnavailable,
-		"code": "not_ready", "detail": "not ready: " + why,
+		"type": client.ProblemType(client.CodeNotReady), "title": http.StatusText(http.StatusServiceUnavailable), "status": http.StatusServiceUnavailable,
+		"code": client.CodeNotReady, "detail": "not ready: " + why,
 	})
 }
 

@@ -121,7 +121,7 @@ func refuseForwarded(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(http.StatusBadRequest)
 	_ = json.NewEncoder(w).Encode(client.Problem{ // an error means that the client has gone
-		Type: "about:blank", Title: http.StatusText(http.StatusBadRequest), Status: http.StatusBadRequest,
+		Type: client.ProblemType(task.CodeBadValue), Title: http.StatusText(http.StatusBadRequest), Status: http.StatusBadRequest,
 		Code: task.CodeBadValue, Field: forwardedFor, Detail: err.Error(),
 		Hint: "a proxy of trusted_proxies must append the address of its client to this header, or replace the header with it",
 	})

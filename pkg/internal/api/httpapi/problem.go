@@ -30,7 +30,7 @@ func (f *Failure) Unwrap() error { return f.cause }
 // Fail returns a failure with a status, a code and a formatted detail.
 func Fail(status int, code, format string, args ...any) *Failure {
 	return &Failure{Problem: client.Problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status,
+		Type: client.ProblemType(code), Title: http.StatusText(status), Status: status,
 		Code: code, Detail: fmt.Sprintf(format, args...),
 	}}
 }
