@@ -82,6 +82,7 @@ var (
 	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
 	lateSuccesses      = scenario{"late successes", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 70 * time.Second, Tasks: 3, Slots: 20, Shape: withLateSuccesses, Calls: []string{"resume"}}}
 	bootingScenario    = scenario{"booting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"boots"}, Nodes: 4, Duration: 40 * time.Second, Tasks: 6, Rough: true, Shape: withBoots, Calls: []string{"apply"}}}
+	undeletedScenario  = scenario{"undeleted", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 1, Calls: []string{"apply", "delete", "delete", "undelete"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
@@ -116,6 +117,7 @@ var detections = map[string]detection{
 	"run-uncounted":         {[]string{"G24"}, limitedScenario},
 	"range-short":           {[]string{"G3", "G12"}, busyScenario},
 	"nothing-kept":          {[]string{"G25"}, failingScenario},
+	"undelete-uncompared":   {[]string{"G25"}, undeletedScenario},
 	"no-parent-compare":     {[]string{"state"}, unheardScenario},
 	"part-again":            {[]string{"G9"}, fanOutScenario},
 	"part-astray":           {[]string{"G24"}, fanOutScenario},

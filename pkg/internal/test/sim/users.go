@@ -167,6 +167,10 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":
 		err = c.Tasks.Delete(ctx, simNamespace, name, 0)
+	case "undelete":
+		if t, err = c.Tasks.Undelete(ctx, simNamespace, name); err == nil {
+			u.countReached("task undeleted")
+		}
 	case "trigger":
 		_, err = c.Tasks.Trigger(ctx, simNamespace, name, nil)
 	case "trigger with input":
