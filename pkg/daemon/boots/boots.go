@@ -190,6 +190,9 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 	switch {
 	case n.BootID == "": // its host does not say
 		return nil
+	case b.BootID != n.BootID && n.Revision < b.Registered:
+		// The watch of this leader is late, and still has the node as it was before its last boot.
+		return nil
 	case b.BootID != n.BootID:
 		b = record.Boot{Node: n.Name, Mod: b.Mod, BootID: n.BootID, At: task.At(p.now), Registered: n.Revision}
 		p.log.Info("a node has booted", zap.String("node", n.Name), zap.String("boot", n.BootID))

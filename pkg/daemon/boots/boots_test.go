@@ -288,6 +288,30 @@ func TestBoots_GiveEachTaskOneRun(t *testing.T) {
 	})
 }
 
+// The watch of a new leader may still have a node as it was before its last boot. That is no boot, and the last boot is not another one
+// when the watch has caught up.
+//
+// Verifies: G62
+func TestBoots_IgnoreFormerRegistrations(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("default/warm", nil)
+		w.join("n1", "b1")
+		former := w.nodes["n1"]
+		w.join("n1", "b2")
+		last := w.nodes["n1"]
+
+		for _, seen := range []task.Node{former, last} {
+			w.mu.Lock()
+			w.nodes["n1"] = seen
+			w.mu.Unlock()
+			w.lead()
+			w.wait()
+			w.expect("default/warm", "n1 b1", "n1 b2")
+		}
+	})
+}
+
 func TestBoots_RunTasksThatRanAtBootBefore(t *testing.T) {
 	t.Parallel()
 	inWorld(t, func(w *world) {
