@@ -73,6 +73,7 @@ func TestBeginsTicks(t *testing.T) {
 		{"Target", "", nothing, func(e *task.Entry) { e.Target.Strategy = task.StrategySticky }, false},
 		{"History", "", nothing, func(e *task.Entry) { e.History.Keep++ }, false},
 		{"Output", "", nothing, func(e *task.Entry) { e.Output.Limit++ }, false},
+		{"Metrics", "", nothing, func(e *task.Entry) { e.Metrics = new(true) }, false},
 		{"KillSignal", "", nothing, func(e *task.Entry) { e.KillSignal = "SIGINT" }, false},
 		{"Accept", "", nothing, func(e *task.Entry) { e.Accept.Args = 3 }, false},
 		{"Success", "", nothing, func(e *task.Entry) { e.Success.ExitCodes = []int{3} }, false},

@@ -81,7 +81,7 @@ func TestPage_HasAllKeysAndFields(t *testing.T) {
 		"\n- A key keeps its form.",
 		"\n| `owners/<0042>` | node, since, term, former owners | [record.Owner](#recordowner) |\n",
 		"\n| `term` | number | always | the term of the leader that wrote the record |\n",
-		"\n| `usage` | [task.Usage](#taskusage) | if set | of this attempt |\n",
+		"\n| `usage` | [task.Usage](#taskusage) | if set | What the attempt used. |\n",
 	} {
 		if !bytes.Contains(page, []byte(line)) {
 			t.Errorf("the page does not contain %q", line)
