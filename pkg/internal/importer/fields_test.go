@@ -29,6 +29,7 @@ var counterparts = map[string]struct{ systemd, kubernetes string }{
 	"jitter":      {"Timer:RandomizedDelaySec=5min", "-: CronJobs have none"},
 	"max_runs":    {only, only},
 	"ttl":         {only, only},
+	"metrics":     {only, only},
 
 	"action.process.command":             {"Service:ExecStart=\nExecStart=/bin/other", `"container": {"command": ["other"]}`},
 	"action.process.shell":               {"Service:ExecStart=\nExecStart=/bin/a $A", `"container": {"command": ["a", "$(A)"], "envFrom": [{"secretRef": {"name": "a"}}]}`},

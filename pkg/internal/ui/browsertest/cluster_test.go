@@ -140,6 +140,16 @@ func (c *cluster) createFixtures(ctx context.Context) error {
 		}
 	}
 
+	deleted := task.Defaults()
+	deleted.Name, deleted.Namespace, deleted.Description, deleted.Schedule = "deleted", "default", hostileText, task.Schedules{"@daily"}
+	deleted.Action.Noop = &task.Noop{}
+	if _, err := c.api.Tasks.Create(ctx, "default", deleted); err != nil {
+		return err
+	}
+	if err := c.api.Tasks.Delete(ctx, "default", "deleted", 0); err != nil {
+		return err
+	}
+
 	change := []byte(`{"description":"Dumps the database and keeps seven days","timeout":"1h"}`)
 	if _, err := c.api.Tasks.Patch(ctx, "default", "backup-db", change, 0); err != nil {
 		return err

@@ -27,6 +27,7 @@ var Pages = []Page{
 	{Screen: "tasks", Name: "tasks", Path: "/ui/tasks"},
 	{Screen: "tasks", Name: "tasks-none", Path: "/ui/tasks?q=name~nothing"},
 	{Screen: "tasks", Name: "tasks-error", Path: "/ui/tasks?q=stat:failed"},
+	{Screen: "deleted", Name: "deleted", Path: "/ui/tasks/deleted"},
 	{Screen: "task", Name: "task", Path: "/ui/tasks/default/nightly-report"},
 	{Screen: "task", Name: "task-hostile", Path: "/ui/tasks/default/hostile"},
 	{Screen: "task", Name: "task-paused", Path: "/ui/tasks/default/legacy-sync?do=pause"},
