@@ -155,7 +155,7 @@ func (r BatchResult) Err() error {
 
 // problemError converts a problem within an answer to an Error.
 func problemError(p *Problem) *Error {
-	return &Error{Status: p.Status, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
+	return &Error{Status: p.Status, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID, Errors: p.Errors}
 }
 
 // outbox is the body of a batch request. fillFrom adds tasks as lines at one end, and the HTTP transport reads

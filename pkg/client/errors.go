@@ -24,6 +24,9 @@ type Error struct {
 	Hint    string // what to do about it, if known
 	ID      string // with ErrUnknown: what may have been written
 
+	// Errors has each invalid field, if there are several. The first of them is also in Code, Field and Message.
+	Errors []FieldProblem
+
 	cause error // the error of the network or the context, if there was no answer
 }
 
@@ -70,7 +73,7 @@ func (s *server) errorFromBody(res *http.Response, body []byte, writes bool) *Er
 	var p Problem
 	isProblem := strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json")
 	if isProblem && json.Unmarshal(body, &p) == nil && p.Code != "" {
-		return &Error{Status: res.StatusCode, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
+		return &Error{Status: res.StatusCode, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID, Errors: p.Errors}
 	}
 
 	e := s.notCarillon(res)

@@ -385,6 +385,16 @@ type Problem struct {
 	Field  string `json:"field,omitempty" doc:"The path of the invalid field."`
 	Hint   string `json:"hint,omitempty" doc:"What to do about it."`
 	ID     string `json:"id,omitempty" doc:"With code unknown_outcome: what may have been written."`
+	// Errors is set if several fields of the body are invalid. The first of them is also Code, Field and Detail.
+	Errors []FieldProblem `json:"errors,omitempty" doc:"If several fields of the body are invalid: each of them. The first one is also in code, field and detail."`
+}
+
+// FieldProblem is one of several invalid fields of a body.
+type FieldProblem struct {
+	Pointer string `json:"pointer" doc:"The field as a JSON pointer (RFC 6901) in a URI fragment: #/action/process/command/0."`
+	Detail  string `json:"detail" doc:"The quoted value and the rule."`
+	Code    string `json:"code" doc:"The error code, for programs."`
+	Field   string `json:"field,omitempty" doc:"The path of the field, as field of the problem."`
 }
 
 // ProblemType returns the Problem.Type of a code.

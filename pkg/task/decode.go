@@ -95,8 +95,8 @@ func (l *Limits) refuseNone(b []byte) error {
 }
 
 // DecodeStrict decodes one JSON value into v. It rejects input that encoding/json accepts: duplicate keys, keys
-// in another case, unknown keys, data after the value, deep nesting, invalid UTF-8, and null in a list. Errors
-// are of type *Error.
+// in another case, unknown keys, data after the value, deep nesting, invalid UTF-8, and null in a list. The error
+// is an *Error, or several of them that errors.Join has joined, in the order of the document: see Problems.
 func DecodeStrict(b []byte, v any) error { return decodeStrict(b, v, true) }
 
 // decodeStrict implements DecodeStrict. It uses the fast scanner first. Only if that is not certain of a valid
@@ -109,17 +109,30 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 		return nil
 	}
 
-	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v)}
+	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v), problems: new([]error)}
 	c.UseNumber()
 
-	if err := c.checkValue(reflect.TypeOf(v), "", 0, true); err != nil {
-		return err
-	}
-	if _, err := c.Token(); !errors.Is(err, io.EOF) {
-		return Invalid(CodeBadJSON, "", "unexpected data after the JSON value")
+	err := c.checkValue(reflect.TypeOf(v), "", 0, true)
+	if err == nil {
+		if _, end := c.Token(); !errors.Is(end, io.EOF) {
+			err = Invalid(CodeBadJSON, "", "unexpected data after the JSON value")
+		}
 	}
 
-	return decodeError(json.Unmarshal(b, v))
+	if errors.Is(err, errManyProblems) {
+		err = nil
+	}
+
+	switch found := *c.problems; {
+	case len(found) == 0 && err == nil:
+		return decodeError(json.Unmarshal(b, v))
+	case len(found) == 0:
+		return err
+	case len(found) == 1 && err == nil:
+		return found[0]
+	default:
+		return errors.Join(append(found, err)...)
+	}
 }
 
 // checker walks a document together with the Go type that will receive it. It makes the checks that
@@ -128,6 +141,23 @@ type checker struct {
 	*json.Decoder
 	nullInMaps bool // a merge patch uses null to remove a key of a map
 	root       reflect.Type
+	problems   *[]error // found so far
+}
+
+// errManyProblems ends the check of a document.
+var errManyProblems = errors.New("too many problems")
+
+// addProblem records a problem with one field, and returns nil if the check can continue behind it.
+func (c checker) addProblem(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if *c.problems = append(*c.problems, err); len(*c.problems) >= maxProblems {
+		return errManyProblems
+	}
+
+	return nil
 }
 
 // checkValue reads one value and checks it against its type; t is nil if the type is not known.
@@ -145,13 +175,16 @@ func (c checker) checkValue(t reflect.Type, path string, depth int, nullable boo
 
 	if tok == nil {
 		if !nullable && t != nil && t.Kind() != reflect.Interface {
-			return Invalid(CodeBadValue, path, "cannot be null")
+			return c.addProblem(Invalid(CodeBadValue, path, "cannot be null"))
 		}
 		return nil
 	}
 
 	if err := checkKind(tok, t, path); err != nil {
-		return err
+		if err := c.addProblem(err); err != nil {
+			return err
+		}
+		t = nil // what is in a value of another kind is only read
 	}
 
 	switch tok {
@@ -281,14 +314,20 @@ func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 			at = path + "." + key
 		}
 
-		if seen[key] {
-			return Invalid(CodeDuplicate, at, "is given twice")
+		inner, ok := fieldType(t, key)
+		var wrong error
+		switch {
+		case seen[key]:
+			inner, wrong = nil, Invalid(CodeDuplicate, at, "is given twice")
+		case !ok:
+			wrong = Invalid(CodeUnknown, at, "is not a field%s", c.fieldMeant(t, key))
 		}
 
 		seen[key] = true
-		inner, ok := fieldType(t, key)
-		if !ok {
-			return Invalid(CodeUnknown, at, "is not a field%s", c.fieldMeant(t, key))
+		if wrong != nil {
+			if err := c.addProblem(wrong); err != nil {
+				return err
+			}
 		}
 		if err := c.checkValue(inner, at, depth+1, nullable); err != nil {
 			return err

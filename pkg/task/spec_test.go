@@ -154,17 +154,17 @@ func FuzzDecodeSpec(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if into := Defaults(); utf8.Valid(b) && isStrictJSON(b, reflect.TypeOf(&into), false) && json.Unmarshal(b, &into) == nil {
-			c := checker{Decoder: json.NewDecoder(bytes.NewReader(b))}
+			c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), problems: new([]error)}
 			c.UseNumber()
-			if err := c.checkValue(reflect.TypeOf(&into), "", 0, true); err != nil {
-				t.Fatalf("%q passes at a glance: %v", b, err)
+			if err := c.checkValue(reflect.TypeOf(&into), "", 0, true); err != nil || len(*c.problems) > 0 {
+				t.Fatalf("%q passes at a glance: %v, %v", b, err, *c.problems)
 			}
 		}
 
 		s, err := read(string(b))
 		if err != nil {
-			if _, ok := err.(*Error); !ok {
-				t.Fatalf("%q: %v is no *Error", b, err)
+			if len(Problems(err)) == 0 {
+				t.Fatalf("%q: %v has no *Error", b, err)
 			}
 			return
 		}

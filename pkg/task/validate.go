@@ -386,8 +386,20 @@ func (t Target) validate() error {
 	return t.validateFan()
 }
 
-// Under prepends a field to the field of an *Error. It returns other errors unchanged.
+// Under prepends a field to the field of an *Error, or of several that errors.Join has joined. It returns other errors unchanged.
 func Under(field string, err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // wrapped errors have no field of this document
+		var all []error
+		for _, one := range joined.Unwrap() {
+			if _, ok := one.(*Error); !ok {
+				return err
+			}
+			all = append(all, Under(field, one))
+		}
+
+		return errors.Join(all...)
+	}
+
 	e, ok := err.(*Error)
 	if !ok {
 		return err

@@ -338,10 +338,19 @@ func (op *Operation) doneCount() int {
 // the network, have no position.
 func Locate(o manifest.Object, err error) error {
 	var f *client.Error
-	if errors.As(err, &f) && f.Field != "" {
+	if !errors.As(err, &f) || f.Field == "" {
+		return err
+	}
+	if len(f.Errors) < 2 {
 		return o.LocateField(f.Field, err)
 	}
-	return err
+
+	located := make([]error, len(f.Errors))
+	for i, p := range f.Errors {
+		located[i] = o.LocateField(p.Field, task.Invalid(p.Code, p.Field, "%s", p.Detail))
+	}
+
+	return errors.Join(located...)
 }
 
 // printTasks prints a line for each task, unless there are too many. It prints the result of a dry run even

@@ -37,9 +37,12 @@ func (f *Factory) Report(err error) int {
 	}
 
 	if f.wantsJSON() {
-		p := fail.Problem
-		if fail.Location != "" {
-			p.Message = fail.Location + ": " + p.Message
+		p := problemWithLocation(fail)
+		for i, other := range fail.Others {
+			if i == 0 {
+				p.Errors = []failure.Problem{problemWithLocation(fail)}
+			}
+			p.Errors = append(p.Errors, problemWithLocation(other))
 		}
 
 		b, err := output.CompactJSON(p)
@@ -54,7 +57,9 @@ func (f *Factory) Report(err error) int {
 		return fail.Exit
 	}
 
-	fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(fail.Error()))
+	for _, one := range append([]*failure.Error{fail}, fail.Others...) {
+		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(one.Error()))
+	}
 
 	if fail.Hint != "" && fail.Hint != f.LastHint { // a hint is printed only once for several errors of the same kind
 		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(fail.Hint)))
@@ -64,8 +69,46 @@ func (f *Factory) Report(err error) int {
 	return fail.Exit
 }
 
-// Explain returns the exit code, the message and the hint for an error.
+// problemWithLocation returns an error as -o json shows it.
+func problemWithLocation(e *failure.Error) failure.Problem {
+	p := e.Problem
+	if e.Location != "" {
+		p.Message = e.Location + ": " + p.Message
+	}
+
+	return p
+}
+
+// Explain returns the exit code, the message and the hint for an error. If several fields of an input are invalid, those after the
+// first one are in Others.
 func (f *Factory) Explain(err error) *failure.Error {
+	var remote *client.Error
+	if errors.As(err, &remote) && len(remote.Errors) > 1 {
+		fail := f.explainOne(err)
+		for _, p := range remote.Errors[1:] {
+			one := *remote
+			one.Code, one.Field, one.Message, one.Hint, one.Errors = p.Code, p.Field, p.Detail, "", nil
+			fail.Others = append(fail.Others, f.explainOne(&one))
+		}
+
+		return fail
+	}
+
+	all := failure.Joined(err)
+	if len(all) == 0 {
+		return f.explainOne(err)
+	}
+
+	fail := f.explainOne(all[0])
+	for _, one := range all[1:] {
+		fail.Others = append(fail.Others, f.explainOne(one))
+	}
+
+	return fail
+}
+
+// explainOne is Explain for an error with one problem.
+func (f *Factory) explainOne(err error) *failure.Error {
 	var fail *failure.Error
 	var remote *client.Error
 	var field *task.Error

@@ -44,6 +44,8 @@ type Problem struct {
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	// Errors has each problem, if there are several of the same input. The first one is also the problem itself.
+	Errors []Problem `json:"errors,omitempty"`
 }
 
 // Error is an error with an exit code.
@@ -51,7 +53,8 @@ type Error struct {
 	Problem
 	Location string // file:line:column, if the error concerns a file
 	Exit     int
-	Reported bool // the error has been printed already
+	Reported bool     // the error has been printed already
+	Others   []*Error // further problems of the same input
 }
 
 // Error implements error.
@@ -66,6 +69,22 @@ func (e *Error) Error() string {
 	}
 
 	return s
+}
+
+// Joined returns the problems of one input that errors.Join has joined, or nil if err is something else.
+func Joined(err error) []error {
+	if len(task.Problems(err)) < 2 {
+		return nil
+	}
+
+	for err != nil {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it unwraps each error itself
+			return joined.Unwrap()
+		}
+		err = errors.Unwrap(err)
+	}
+
+	return nil
 }
 
 // Usage returns the error for an invalid command line.

@@ -234,6 +234,12 @@ func (e *editSession) faultHead(err error) (head string, moved error) {
 	f := e.Explain(placed.Err)
 	lines := func(line int) string {
 		text := fmt.Sprintf("Not applied: line %d, column %d: %s", line, placed.Column, placed.Err)
+		for i, other := range failure.Joined(err) {
+			var at *manifest.Error
+			if i > 0 && errors.As(other, &at) {
+				text += fmt.Sprintf("\nAlso line %d, column %d: %s", at.Line+line-placed.Line, at.Column, at.Err)
+			}
+		}
 		if f.Hint != "" {
 			text += "\n" + f.Hint
 		}

@@ -324,7 +324,7 @@ func oneLine(file string, line []byte, number int, namespace string) (Object, er
 		return Object{}, o.Locate(err)
 	}
 
-	o.Err = o.Locate(Check(&o.Spec))
+	o.Err = o.Locate(checkForReader(&o.Spec))
 
 	return o, nil
 }

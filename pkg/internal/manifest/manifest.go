@@ -53,8 +53,17 @@ func Made(file string, line int, spec task.Spec) Object {
 }
 
 // Locate adds file, line and column to an error that concerns one of the object's fields. If the file does not
-// contain the field, the position is that of the object.
+// contain the field, the position is that of the object. Of errors that errors.Join has joined, each gets its own position.
 func (o Object) Locate(err error) error {
+	if all := task.Problems(err); len(all) > 1 {
+		located := make([]error, len(all))
+		for i, one := range all {
+			located[i] = o.Locate(o.node.explainError(one))
+		}
+
+		return errors.Join(located...)
+	}
+
 	var placed *Error
 	if errors.As(err, &placed) {
 		placed.File = o.file
@@ -102,7 +111,7 @@ func Read(file string, b []byte, namespace string) ([]Object, error) {
 				return nil, o.Locate(err)
 			}
 
-			o.Err = o.Locate(Check(&o.Spec))
+			o.Err = o.Locate(checkForReader(&o.Spec))
 			objects = append(objects, o)
 		}
 	}
@@ -116,6 +125,14 @@ func Check(s *task.Spec) error {
 		return err
 	}
 	return checkSchedules(s)
+}
+
+// checkForReader is CheckAll for a file. It costs what Check costs if the task is valid, as most of them are.
+func checkForReader(s *task.Spec) error {
+	if err := Check(s); err == nil {
+		return nil
+	}
+	return CheckAll(s)
 }
 
 // CheckAll is Check for somebody who corrects a task: it returns several problems, joined by errors.Join.
@@ -166,6 +183,9 @@ func (o *Object) decodeSpec(namespace string) error {
 // number or a boolean needs quotes.
 func (n *node) explainError(err error) error {
 	var fault *task.Error
+	if len(task.Problems(err)) > 1 {
+		return err // Locate explains each of them
+	}
 	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
 	"go.uber.org/zap"
@@ -78,7 +79,10 @@ func AsFailure(err error) *Failure {
 		if field.Code == task.CodeBadJSON {
 			status = http.StatusBadRequest
 		}
-		return Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
+		f = Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
+		f.Errors = fieldProblems(err)
+
+		return f
 	case store.NoSpace(err):
 		f = Fail(http.StatusInsufficientStorage, client.CodeNoSpace,
 			"etcd is full: its space quota is used up, and it accepts no writes; the change may have been made nevertheless").
@@ -108,6 +112,20 @@ func AsFailure(err error) *Failure {
 	f.ID = n.id
 
 	return f.Because(err)
+}
+
+// fieldProblems returns all invalid fields of a body, or nil if there is only one.
+func fieldProblems(err error) (list []client.FieldProblem) {
+	all := task.Problems(err)
+	if len(all) < 2 {
+		return nil
+	}
+
+	for _, p := range all {
+		list = append(list, client.FieldProblem{Pointer: Shorten(task.JSONPointer(reflect.TypeFor[task.Spec](), p.Field)), Detail: p.Message, Code: p.Code, Field: Shorten(p.Field)})
+	}
+
+	return list
 }
 
 // ProblemWriter answers with problems and logs those that the caller has not caused.

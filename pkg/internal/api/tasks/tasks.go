@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -70,8 +71,23 @@ func bodyIdentity(c *httpapi.Call, namespace, name string) (string, string, erro
 }
 
 // checkSpec validates a spec completely, and replaces schedules of the forms "@in DURATION" and "@at LOCAL TIME" by the absolute
-// time at which they tick.
+// time at which they tick. Its error has all invalid fields, as far as they can be found one by one: see task.Problems.
 func (h *Handlers) checkSpec(spec *task.Spec) error {
+	given := *spec
+	err := h.checkFirst(spec)
+	if err == nil {
+		return nil
+	}
+
+	if all := errors.Join(err, manifest.CheckAll(&given)); len(task.Problems(all)) > 1 {
+		return all
+	}
+
+	return err
+}
+
+// checkFirst is checkSpec with the first problem only, which takes less time.
+func (h *Handlers) checkFirst(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
