@@ -27,6 +27,7 @@
 package boots
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,9 @@ const (
 	passTimeout = time.Minute
 	// seenEvery is how old the time at which a node was seen may become while it is present.
 	seenEvery = 24 * time.Hour
+	// startWithin is how long a run may wait for its node, unless the task has a start deadline. A node that never returns, or that
+	// boots again and again before it accepts runs, would else leave more and more of them.
+	startWithin = 24 * time.Hour
 	// forgetAfter is how long the record of a node that is gone is kept. A node that returns later counts as new.
 	forgetAfter = 30 * 24 * time.Hour
 )
@@ -308,11 +312,10 @@ func (p *pass) newRun(t *store.BootTask, b *record.Boot) task.Run {
 		skip = task.ReasonShadow
 	}
 
-	switch {
-	case skip != "":
+	if skip != "" {
 		r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, skip, 0, at
-	case t.Entry.Deadline > 0:
-		r.StartBefore = task.At(p.now.Add(t.Entry.Deadline.Std()))
+	} else {
+		r.StartBefore = task.At(p.now.Add(cmp.Or(t.Entry.Deadline.Std(), startWithin)))
 	}
 
 	return r
