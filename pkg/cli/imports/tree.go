@@ -407,10 +407,30 @@ func (i *importSession) checkTree(ctx context.Context, c *client.Client) error {
 		return nil
 	}
 
-	return (&failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
+	e := &failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
 		Code:    codeLeftover,
-		Message: fmt.Sprintf("%d tasks of an earlier import still exist, although no line of the tree is theirs: %s", len(left), strings.Join(left, " ")),
-	}}).WithHint("to delete them, import again with --prune")
+		Message: fmt.Sprintf("%d tasks of an earlier import still exist, although no imported line of the tree is theirs: %s", len(left), strings.Join(left, " ")),
+	}}
+
+	if len(i.result.Refusals) > 0 {
+		return e.WithHint("they may belong to what was not imported: correct or remove it in the tree; then import again, and add --prune to delete the tasks that remain")
+	}
+
+	return e.WithHint("to delete them, import again with --prune")
+}
+
+// checkPrune refuses to delete tasks while something in the tree was not imported. Its tasks of an earlier import are not among
+// those of this import, and would be deleted although their lines, or all crontabs of their host, may only be unreadable.
+func (i *importSession) checkPrune() error {
+	n := len(i.result.Refusals)
+	if n == 0 {
+		return nil
+	}
+
+	return (&failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
+		Code:    codeNotImported,
+		Message: fmt.Sprintf("--prune: nothing was applied or deleted, because %d lines, files or hosts of the tree cannot be imported, and --prune would delete the tasks that an earlier import created for them", n),
+	}}).WithHint("correct or remove them in the tree, or import without --prune")
 }
 
 // listNodes returns the nodes, and whether the user may read them. It asks first, because a refused request is logged.
@@ -439,6 +459,9 @@ func (i *importSession) noteMissing(format string, hosts []string, has func(stri
 // deliverTree applies the tasks of a tree.
 func (i *importSession) deliverTree(ctx context.Context, r *apply.Operation) error {
 	if i.prune {
+		if err := i.checkPrune(); err != nil {
+			return err
+		}
 		r.Prune(i.treeSelector())
 	}
 
