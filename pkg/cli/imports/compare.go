@@ -47,7 +47,9 @@ func compareCommand(f *factory.Factory) *cobra.Command {
 			"of one or more hosts. It can contain other lines, too.\n\n" +
 			"Each host is compared from the first line of its log to the last one, and from the time when its tasks became\n" +
 			"shadows; --since and --until replace the times of the log. Not compared are tasks with jitter, or with H or @reboot\n" +
-			"in their schedule.\n\n" +
+			"in their schedule, and starts of their commands. A start that is in several logs counts once, if the log names its\n" +
+			"process.\n\n" +
+			"A tick of a task that would run on fewer hosts than cron does, such as one of --any-node, is a difference.\n\n" +
 			"The exit code is 8 if there are differences.",
 		Example: `  journalctl -t CRON -t CROND -o short-iso | carillon import compare -
   ssh web1 sudo journalctl -t CRON -t CROND -o short-iso --since yesterday >>cron.log
@@ -165,14 +167,20 @@ func (c *comparison) readTasks(ctx context.Context) error {
 		case !t.Shadow:
 			c.notShadow = append(c.notShadow, name)
 			continue
-		case isInexact(t.Spec):
-			c.inexact = append(c.inexact, name)
-			continue
 		}
 
-		j := cronlog.Job{Task: name, User: user, Command: cronlog.Normalize(command)}
+		j := cronlog.Job{Task: name, User: user, Command: cronlog.Normalize(command), Inexact: isInexact(t.Spec)}
+		if t.Target.Count != task.All {
+			j.Runs = int(t.Target.Count)
+		}
 		if j.Hosts = hostsOf(t.Target.Selector, nodes); t.Target.Selector == "" {
 			j.Hosts = c.hostsThatStart(j)
+		}
+
+		if j.Inexact {
+			c.inexact = append(c.inexact, name)
+			c.jobs = append(c.jobs, j)
+			continue
 		}
 
 		runs, err := api.Runs.ListByTask(ctx, t.Namespace, t.Name, client.RunListOptions{Since: c.limits.Since, Until: c.limits.Until})
@@ -183,7 +191,7 @@ func (c *comparison) readTasks(ctx context.Context) error {
 		c.jobs = append(c.jobs, j)
 	}
 
-	if len(c.jobs) == 0 {
+	if len(c.jobs) == len(c.inexact) {
 		return failure.NotFound("no shadow task matches %s", c.selector).WithHint("create shadow tasks with: carillon import crontab … --shadow")
 	}
 
@@ -229,7 +237,7 @@ func commandOf(s task.Spec) (user, command string, ok bool) {
 
 // isInexact reports whether cron and the task choose different times at random, or run when the host boots.
 func isInexact(s task.Spec) bool {
-	return s.Jitter > 0 || s.Schedule.AtBoot() || slices.ContainsFunc(s.Schedule, func(e string) bool { return strings.Contains(e, "H") })
+	return s.Jitter > 0 || s.Schedule.AtBoot() || slices.ContainsFunc(s.Schedule, schedule.UsesHash)
 }
 
 // hostsOf returns the hosts of a selector: those that it names, or those of the nodes that match.

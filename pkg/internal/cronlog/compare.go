@@ -15,6 +15,13 @@ type Job struct {
 	Hosts         []string
 	Since         time.Time // from when on each tick is on record
 	Ticks         []Tick
+
+	// Runs is on how many of Hosts a tick runs; 0 means all. Cron starts the command on each of them.
+	Runs int
+
+	// Inexact means that cron and the task start at different times by design. Lines with such a job are not compared: the job
+	// only says whose starts they are.
+	Inexact bool
 }
 
 // Tick is a tick of a task.
@@ -34,7 +41,7 @@ type Line struct {
 	Both       int
 	OnlyCron   []time.Time
 	OnlyShadow []time.Time
-	Outcomes   []Tick // ticks in OnlyShadow or Both that a task did not record as those of a shadow
+	Outcomes   []Tick // ticks in OnlyShadow or Both with an outcome
 }
 
 // Same reports whether cron and the tasks agree.
@@ -66,22 +73,34 @@ func Compare(log Log, jobs []Job, limits Limits) (lines []Line, silent []string)
 		return all[k]
 	}
 
+	// Logs of a host that overlap contain the same start more than once.
+	seen := map[Start]bool{}
 	for _, s := range log.Starts {
+		s.Time = s.Time.UTC() // equal times are equal keys
+		if s.PID != "" && seen[s] {
+			continue
+		}
+		seen[s] = true
+
 		c := find(s.Host, s.User, s.Command)
 		c.starts = append(c.starts, s.Time)
 	}
 
 	for _, j := range jobs {
+		j.limitRuns()
 		for _, h := range j.Hosts {
 			if _, known := log.Spans[h]; known {
 				find(h, j.User, j.Command).addJob(j)
-			} else if !slices.Contains(silent, h) {
+			} else if !j.Inexact && !slices.Contains(silent, h) {
 				silent = append(silent, h)
 			}
 		}
 	}
 
 	for _, c := range all {
+		if c.inexact {
+			continue
+		}
 		if c.match(); c.Both > 0 || !c.Same() || len(c.Tasks) > 0 {
 			lines = append(lines, c.Line)
 		}
@@ -102,12 +121,33 @@ type comparison struct {
 	limits Limits
 	span   Span
 	since  time.Time // when the last of the tasks has begun to record its ticks
-	starts []time.Time
-	ticks  []Tick
+
+	inexact bool // a task of the line starts at other times than cron
+	starts  []time.Time
+	ticks   []Tick
+}
+
+// limitRuns gives the ticks of a job an outcome if they would run on fewer hosts than those on which cron starts the command. One
+// tick would otherwise count for each host.
+func (j *Job) limitRuns() {
+	if j.Runs == 0 || j.Runs >= len(j.Hosts) {
+		return
+	}
+
+	outcome := fmt.Sprintf("%d runs for %d hosts", j.Runs, len(j.Hosts))
+	if j.Runs == 1 {
+		outcome = fmt.Sprintf("1 run for %d hosts", len(j.Hosts))
+	}
+
+	j.Ticks = slices.Clone(j.Ticks)
+	for i := range j.Ticks {
+		j.Ticks[i].Outcome = cmp.Or(j.Ticks[i].Outcome, outcome)
+	}
 }
 
 // addJob adds a task with the command.
 func (c *comparison) addJob(j Job) {
+	c.inexact = c.inexact || j.Inexact
 	c.Tasks = append(c.Tasks, j.Task)
 	c.ticks = append(c.ticks, j.Ticks...)
 	if j.Since.After(c.since) {

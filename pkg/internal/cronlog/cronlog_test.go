@@ -199,3 +199,54 @@ func TestCompare_ReportsTicksThatAreNotOfAShadow(t *testing.T) {
 		t.Errorf("%s; want %s, different", got, want)
 	}
 }
+
+// Cron starts a command on each host. A task that runs on only some of them is not the same.
+func TestCompare_ReportsTicksThatRunOnFewerHosts(t *testing.T) {
+	log := logOf("web1", "01:00:00", "05:00:00", "02:00:01")
+	log.Join(logOf("web2", "01:00:00", "05:00:00", "02:00:01"))
+	j := jobOf("00:00:00", []string{"web1", "web2"}, "02:00:00")
+
+	for runs, want := range map[int]string{0: "", 1: "1 run for 2 hosts", 2: ""} {
+		j.Runs = runs
+		lines, _ := cronlog.Compare(log, []cronlog.Job{j}, cronlog.Limits{})
+		for _, l := range lines {
+			if got := fmt.Sprint(l.Outcomes); l.Same() != (want == "") || !strings.Contains(got, want) || l.Both != 1 {
+				t.Errorf("%d runs: %s: both %d, outcomes %s", runs, l.Host, l.Both, got)
+			}
+		}
+	}
+
+	if j.Ticks[0].Outcome != "" {
+		t.Error("the ticks of the caller have changed")
+	}
+}
+
+// A job whose times are random is not compared, and its starts are not those of a command without a task.
+func TestCompare_LeavesOutInexactJobs(t *testing.T) {
+	j := jobOf("00:00:00", []string{"web1", "web2"})
+	j.Inexact = true
+	lines, silent := cronlog.Compare(logOf("web1", "01:00:00", "05:00:00", "02:00:01"), []cronlog.Job{j}, cronlog.Limits{})
+
+	if len(lines) > 0 || len(silent) > 0 {
+		t.Errorf("%s; silent: %v", describe(lines), silent)
+	}
+}
+
+// Logs that are collected every day with --since yesterday overlap. Two jobs in the same second have different processes.
+func TestCompare_CountsTheSameStartOnce(t *testing.T) {
+	const first, second = "2026-11-20T02:00:01+00:00 web1 CRON[10]: (root) CMD (x)\n", "2026-11-20T02:00:01+00:00 web1 CRON[11]: (root) CMD (x)\n"
+	const begin, end = "2026-11-20T01:00:00+00:00 web1 kernel: a\n", "2026-11-20T05:00:00+00:00 web1 kernel: b\n"
+	const again = "2026-11-20T03:00:01+01:00 web1 CRON[10]: (root) CMD (x)\n" // first in another zone
+	const busyBox = "Nov 20 03:00:01 web1 crond[1]: USER root pid  10 cmd x\n"
+	const journal = `{"__REALTIME_TIMESTAMP":"1795140001000000","_HOSTNAME":"web1","_PID":"10","SYSLOG_IDENTIFIER":"CRON","MESSAGE":"(root) CMD (x)"}` + "\n"
+	const anonymous = "2026-11-20T02:00:01+00:00 web1 CRON: (root) CMD (x)\n"
+
+	for text, want := range map[string]int{first + first: 1, first + again: 1, first + second: 2, busyBox + busyBox: 1, journal + journal: 1, anonymous + anonymous: 2} {
+		l := read(t, begin+text)
+		l.Join(read(t, end))
+		lines, _ := cronlog.Compare(l, nil, cronlog.Limits{})
+		if len(lines) != 1 || len(lines[0].OnlyCron) != want {
+			t.Errorf("%s: %s, want %d starts", text, describe(lines), want)
+		}
+	}
+}

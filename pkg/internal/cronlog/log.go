@@ -25,6 +25,7 @@ type Start struct {
 	User    string
 	Command string // as Normalize returns it
 	Time    time.Time
+	PID     string // the process that the log names, which is another one for each start; "" if it names none
 }
 
 // Span is the time that a log covers.
@@ -63,8 +64,8 @@ func (l *Log) Add(r io.Reader, zone *time.Location, now time.Time) error {
 		}
 		l.Spans[m.host] = span
 
-		if user, command, ok := parseStart(m.program, m.text); ok {
-			l.Starts = append(l.Starts, Start{m.host, user, command, m.time})
+		if s, ok := parseStart(m); ok {
+			l.Starts = append(l.Starts, s)
 		}
 	}
 
@@ -97,12 +98,12 @@ func (l *Log) Join(other Log) {
 
 // message is a line of a log.
 type message struct {
-	time                time.Time
-	host, program, text string
+	time                     time.Time
+	host, program, pid, text string
 }
 
 // linePattern matches a line of syslog or of journalctl -o short-iso: time, host, program with a process id, and text.
-var linePattern = regexp.MustCompile(`^(?:<\d+>)?(\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (\S+) ([^\s\[:]+)(?:\[\d+\])?: (.*)$`)
+var linePattern = regexp.MustCompile(`^(?:<\d+>)?(\d{4}-\d\d-\d\dT\S+|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (\S+) ([^\s\[:]+)(?:\[(\d+)\])?: (.*)$`)
 
 // parseLine parses a line in any form.
 func parseLine(line string, zone *time.Location, now time.Time) (m message, ok bool) {
@@ -117,7 +118,7 @@ func parseLine(line string, zone *time.Location, now time.Time) (m message, ok b
 
 	at, ok := parseTime(f[1], zone, now)
 
-	return message{at, shortHost(f[2]), f[3], f[4]}, ok
+	return message{at, shortHost(f[2]), f[3], f[4], f[5]}, ok
 }
 
 // parseTime parses the time of a line.
@@ -150,6 +151,7 @@ type journalEntry struct {
 	Time    string          `json:"__REALTIME_TIMESTAMP"`
 	Host    string          `json:"_HOSTNAME"`
 	Program string          `json:"SYSLOG_IDENTIFIER"`
+	PID     string          `json:"_PID"`
 	Message json.RawMessage `json:"MESSAGE"`
 }
 
@@ -179,7 +181,7 @@ func parseJournal(line string) (m message, ok bool) {
 		text = string(b)
 	}
 
-	return message{time.UnixMicro(us), shortHost(e.Host), e.Program, text}, true
+	return message{time.UnixMicro(us), shortHost(e.Host), e.Program, e.PID, text}, true
 }
 
 // shortHost returns the name of a host without its domain.
@@ -192,26 +194,25 @@ var (
 	// vixieStart matches what the crons of Debian and cronie log, with the process id that Debian's can add.
 	vixieStart = regexp.MustCompile(`^\(([^()]+)\) CMD \((?:\[\d+\] )?(.*)\)\s*$`)
 	// busyBoxStart matches what crond of BusyBox logs.
-	busyBoxStart = regexp.MustCompile(`^USER (\S+) pid +\d+ cmd (.*)$`)
+	busyBoxStart = regexp.MustCompile(`^USER (\S+) pid +(\d+) cmd (.*)$`)
 )
 
 // parseStart parses the message about a job that starts.
-func parseStart(program, text string) (user, command string, ok bool) {
-	switch strings.ToLower(path.Base(program)) {
+func parseStart(m message) (Start, bool) {
+	switch strings.ToLower(path.Base(m.program)) {
 	case "cron", "crond":
 	default:
-		return "", "", false
+		return Start{}, false
 	}
 
-	f := vixieStart.FindStringSubmatch(text)
-	if f == nil {
-		f = busyBoxStart.FindStringSubmatch(text)
+	if f := vixieStart.FindStringSubmatch(m.text); f != nil { // a child of cron logs it
+		return Start{Host: m.host, User: f[1], Command: Normalize(f[2]), Time: m.time, PID: m.pid}, true
 	}
-	if f == nil {
-		return "", "", false
+	if f := busyBoxStart.FindStringSubmatch(m.text); f != nil { // crond itself logs it
+		return Start{Host: m.host, User: f[1], Command: Normalize(f[3]), Time: m.time, PID: f[2]}, true
 	}
 
-	return f[1], Normalize(f[2]), true
+	return Start{}, false
 }
 
 // Normalize returns a command as cron logs it, without space around it: control characters and bytes beyond ASCII are escaped.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -174,7 +175,7 @@ func (m *hostMerger) finish(s *sharedJob, names map[string]bool) Job {
 		}
 		candidates = []string{jobName(m.Prefix, j.what, j.tag), single}
 
-		if j.Spec.Jitter > 0 || slices.ContainsFunc(j.Spec.Schedule, func(e string) bool { return strings.Contains(e, "H(") }) {
+		if j.Spec.Jitter > 0 || slices.ContainsFunc(j.Spec.Schedule, schedule.UsesHash) {
 			j.Notes = append(j.Notes, "starts on all hosts at the same time, while each cron waits for a random time of its own: to spread the hosts, set target.stagger")
 		}
 	}

@@ -105,7 +105,7 @@ func (e expression) describeExpression(text string, z *zone) string {
 // spreadsHours reports whether the hours of an expression contain H. The hours are the fourth field from the end.
 func spreadsHours(text string) bool {
 	words := strings.Fields(text)
-	return usesHash(text) && hasH(words[len(words)-4])
+	return UsesHash(text) && hasH(words[len(words)-4])
 }
 
 // displayName returns the name of a zone as people use it, such as "Berlin time".

@@ -111,7 +111,7 @@ func Check(t task.Timing) error {
 
 // isUnresolved reports whether an expression contains H or is an @in, which Parse rejects and Check accepts.
 func isUnresolved(expr string) bool {
-	return usesHash(expr) || isDelay(expr)
+	return UsesHash(expr) || isDelay(expr)
 }
 
 // newPlan parses a timing without the cache.

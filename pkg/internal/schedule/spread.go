@@ -30,7 +30,7 @@ const maxSpread = maxLength / 2
 func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {
-		if !usesHash(text) {
+		if !UsesHash(text) {
 			continue
 		}
 
@@ -50,8 +50,8 @@ func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	return list, nil
 }
 
-// usesHash reports whether an expression contains H.
-func usesHash(expr string) bool {
+// UsesHash reports whether an expression contains H.
+func UsesHash(expr string) bool {
 	words := strings.Fields(expr)
 	return len(words) > 0 && words[0][0] != '@' && slices.ContainsFunc(words, hasH)
 }
