@@ -112,7 +112,7 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v), problems: new([]error)}
 	c.UseNumber()
 
-	err := c.checkValue(reflect.TypeOf(v), "", 0, true)
+	err := c.checkValue(reflect.TypeOf(v), nil, 0, true)
 	if err == nil {
 		if _, end := c.Token(); !errors.Is(end, io.EOF) {
 			err = Invalid(CodeBadJSON, "", "unexpected data after the JSON value")
@@ -160,10 +160,45 @@ func (c checker) addProblem(err error) error {
 	return nil
 }
 
+// place is where a value is in a document. The path of a value is written only for a problem with it: the values below a long key
+// would otherwise take as much memory as that key, each of them. A nil place is the document itself.
+type place struct {
+	within *place
+	key    string // of a value in an object
+	index  int    // of a value in a list
+	inList bool
+}
+
+// maxKeyInPath is the number of bytes of a key that a path contains. Keys of a valid task are shorter, except those that are
+// reported as too long.
+const maxKeyInPath = 200
+
+// path returns the path of a place, as in Error.Field. Its length is limited, because the depth and the keys are.
+func (p *place) path() string {
+	if p == nil {
+		return ""
+	}
+
+	before := p.within.path()
+	if p.inList {
+		return fmt.Sprintf("%s[%d]", before, p.index)
+	}
+
+	key := p.key
+	if len(key) > maxKeyInPath {
+		key = strings.ToValidUTF8(key[:maxKeyInPath], "") + "…"
+	}
+	if before != "" {
+		key = before + "." + key
+	}
+
+	return key
+}
+
 // checkValue reads one value and checks it against its type; t is nil if the type is not known.
-func (c checker) checkValue(t reflect.Type, path string, depth int, nullable bool) error {
+func (c checker) checkValue(t reflect.Type, at *place, depth int, nullable bool) error {
 	if depth > MaxDepth {
-		return Invalid(CodeBadJSON, path, "nests deeper than %d levels", MaxDepth)
+		return Invalid(CodeBadJSON, at.path(), "nests deeper than %d levels", MaxDepth)
 	}
 
 	tok, err := c.Token()
@@ -175,12 +210,12 @@ func (c checker) checkValue(t reflect.Type, path string, depth int, nullable boo
 
 	if tok == nil {
 		if !nullable && t != nil && t.Kind() != reflect.Interface {
-			return c.addProblem(Invalid(CodeBadValue, path, "cannot be null"))
+			return c.addProblem(Invalid(CodeBadValue, at.path(), "cannot be null"))
 		}
 		return nil
 	}
 
-	if err := checkKind(tok, t, path); err != nil {
+	if err := checkKind(tok, t, at); err != nil {
 		if err := c.addProblem(err); err != nil {
 			return err
 		}
@@ -189,9 +224,9 @@ func (c checker) checkValue(t reflect.Type, path string, depth int, nullable boo
 
 	switch tok {
 	case json.Delim('{'):
-		return c.checkObject(t, path, depth)
+		return c.checkObject(t, at, depth)
 	case json.Delim('['):
-		return c.checkList(t, path, depth)
+		return c.checkList(t, at, depth)
 	}
 
 	return nil
@@ -205,7 +240,7 @@ var (
 
 // checkKind rejects a value that cannot be converted to t. Types with their own text or number format are
 // parsed here, because the path of the field is known here.
-func checkKind(tok json.Token, t reflect.Type, path string) error {
+func checkKind(tok json.Token, t reflect.Type, at *place) error {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil
 	}
@@ -214,23 +249,31 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 
 	if reflect.PointerTo(t).Implements(readsText) {
 		if n, ok := tok.(json.Number); ok && reflect.PointerTo(t).Implements(readsJSON) {
-			return Under(path, reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON([]byte(n)))
+			return underPlace(at, reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON([]byte(n)))
 		}
 		if !isText {
-			return Invalid(CodeBadValue, path, "%s is not a string", tokenWords(tok))
+			return Invalid(CodeBadValue, at.path(), "%s is not a string", tokenWords(tok))
 		}
 
-		return Under(path, reflect.New(t).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+		return underPlace(at, reflect.New(t).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
 	}
 
 	if reflect.PointerTo(t).Implements(readsJSON) {
 		return nil
 	}
 	if got, want := tokenName(tok), kindName(t); got != want && !(got == "number" && want == "whole number") {
-		return Invalid(CodeBadValue, path, "%s is not %s", tokenWords(tok), kindWords(want))
+		return Invalid(CodeBadValue, at.path(), "%s is not %s", tokenWords(tok), kindWords(want))
 	}
 
 	return nil
+}
+
+// underPlace adds the path of a place to the field of an error, as Under does.
+func underPlace(at *place, err error) error {
+	if err == nil {
+		return nil
+	}
+	return Under(at.path(), err)
 }
 
 // receivingType returns the type whose fields or elements a value fills: the one to which a pointer points, or nil if the
@@ -285,9 +328,10 @@ func tokenName(tok json.Token) string {
 }
 
 // checkList checks the elements of a list.
-func (c checker) checkList(t reflect.Type, path string, depth int) error {
-	for i := 0; c.More(); i++ {
-		if err := c.checkValue(elemType(t), fmt.Sprintf("%s[%d]", path, i), depth+1, false); err != nil {
+func (c checker) checkList(t reflect.Type, within *place, depth int) error {
+	at := &place{within: within, inList: true}
+	for ; c.More(); at.index++ {
+		if err := c.checkValue(elemType(t), at, depth+1, false); err != nil {
 			return err
 		}
 	}
@@ -297,7 +341,8 @@ func (c checker) checkList(t reflect.Type, path string, depth int) error {
 }
 
 // checkObject checks the keys and values of an object.
-func (c checker) checkObject(t reflect.Type, path string, depth int) error {
+func (c checker) checkObject(t reflect.Type, within *place, depth int) error {
+	at := &place{within: within}
 	seen := map[string]bool{}
 	// A null resets a field. As a value in a map, it is accepted only if nullInMaps is set, as in a merge patch.
 	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
@@ -309,18 +354,15 @@ func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 		}
 
 		key := tok.(string)
-		at := key
-		if path != "" {
-			at = path + "." + key
-		}
+		at.key = key
 
 		inner, ok := fieldType(t, key)
 		var wrong error
 		switch {
 		case seen[key]:
-			inner, wrong = nil, Invalid(CodeDuplicate, at, "is given twice")
+			inner, wrong = nil, Invalid(CodeDuplicate, at.path(), "is given twice")
 		case !ok:
-			wrong = Invalid(CodeUnknown, at, "is not a field%s", c.fieldMeant(t, key))
+			wrong = Invalid(CodeUnknown, at.path(), "is not a field%s", c.fieldMeant(t, key))
 		}
 
 		seen[key] = true

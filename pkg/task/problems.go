@@ -2,7 +2,6 @@ package task
 
 import (
 	"reflect"
-	"slices"
 	"strings"
 )
 
@@ -15,7 +14,8 @@ const maxProblems = 50
 func Problems(err error) (list []*Error) {
 	add := func(e *Error) {
 		for _, before := range list {
-			if before.Field == e.Field || e.Field != "" && (strings.HasPrefix(before.Field, e.Field+".") || strings.HasPrefix(before.Field, e.Field+"[")) {
+			below, isPrefix := strings.CutPrefix(before.Field, e.Field)
+			if isPrefix && (below == "" || e.Field != "" && (below[0] == '.' || below[0] == '[')) {
 				return
 			}
 		}
@@ -90,14 +90,16 @@ func cutPath(t reflect.Type, field string) (part, rest string, inner reflect.Typ
 	return part, rest, inner
 }
 
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1") // created once, because creating it takes longer than using it
+
 // escapePointer escapes a part of a JSON pointer in a fragment.
 func escapePointer(part string) string {
-	part = strings.NewReplacer("~", "~0", "/", "~1").Replace(part)
+	part = pointerEscapes.Replace(part)
 
 	const plain = "-._~!$&'()*+,;=:@" // what a fragment may contain besides letters and digits
 	var b strings.Builder
 	for _, c := range []byte(part) {
-		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || slices.Contains([]byte(plain), c) {
+		if c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte(plain, c) >= 0 {
 			b.WriteByte(c)
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -83,5 +84,61 @@ func TestDecodeSpec_ReportsAllFieldsAtOnce(t *testing.T) {
 	}
 	if n := len(Problems(DecodeStrict([]byte(many+`"y":1}`), &Spec{}))); n != maxProblems {
 		t.Errorf("%d problems are reported, want %d", n, maxProblems)
+	}
+}
+
+// allocatedBytes returns how many bytes f allocates.
+func allocatedBytes(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// The memory for a document depends on its size only. If each value had its path, the paths of these would take 200 MB, and those
+// of the longest body that the API accepts 125 GB.
+func TestDecodeStrict_TakesMemoryForItsSizeOnly(t *testing.T) {
+	const key, values = 100_000, 2_000
+	long := strings.Repeat("k", key)
+
+	for what, doc := range map[string]string{
+		"a list below an unknown field":    `{"` + long + `":` + list(values, "1") + `}`,
+		"an object below an unknown field": `{"` + long + `":{"a":` + pairs(values, "1") + `}}`,
+		"a list below a label":             `{"labels":{"` + long + `":` + list(values, "1") + `}}`,
+		"lists below a duplicate":          `{"x":1,"x":{"` + long + `":` + list(values, "[]") + `}}`,
+	} {
+		var err error
+		if got := allocatedBytes(func() { err = DecodeStrict([]byte(doc), &Spec{}) }); got > 10<<20 {
+			t.Errorf("%s: %d MB are allocated for %d kB", what, got>>20, len(doc)>>10)
+		}
+
+		problems := Problems(err)
+		if len(problems) == 0 {
+			t.Errorf("%s is accepted", what)
+		}
+		for _, p := range problems {
+			if len(p.Field) > 2*maxKeyInPath {
+				t.Errorf("%s: the path of a problem has %d bytes", what, len(p.Field))
+			}
+		}
+	}
+}
+
+// Paths are still complete, also behind a key that is cut.
+func TestDecodeStrict_CutsLongKeysInPaths(t *testing.T) {
+	err := DecodeStrict([]byte(`{"action":{"process":{"env":{"`+strings.Repeat("ü", 300)+`":{}},"command":["a",[1]]}}}`), &Spec{})
+	p := Problems(err)
+	if want := "action.process.env." + strings.Repeat("ü", maxKeyInPath/2) + "…"; len(p) != 2 || p[0].Field != want || p[1].Field != "action.process.command[1]" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A pointer takes one allocation for each of its parts, and few for the whole.
+func TestJSONPointer_CreatesNothingForEachPart(t *testing.T) {
+	field := strings.Repeat("a.", 1000)
+	if got := testing.AllocsPerRun(10, func() { JSONPointer(reflect.TypeFor[Spec](), field) }); got > 2100 {
+		t.Errorf("%v allocations for 1000 parts", got)
 	}
 }

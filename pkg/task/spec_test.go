@@ -156,7 +156,7 @@ func FuzzDecodeSpec(f *testing.F) {
 		if into := Defaults(); utf8.Valid(b) && isStrictJSON(b, reflect.TypeOf(&into), false) && json.Unmarshal(b, &into) == nil {
 			c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), problems: new([]error)}
 			c.UseNumber()
-			if err := c.checkValue(reflect.TypeOf(&into), "", 0, true); err != nil || len(*c.problems) > 0 {
+			if err := c.checkValue(reflect.TypeOf(&into), nil, 0, true); err != nil || len(*c.problems) > 0 {
 				t.Fatalf("%q passes at a glance: %v, %v", b, err, *c.problems)
 			}
 		}

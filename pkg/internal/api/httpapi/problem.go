@@ -122,7 +122,9 @@ func fieldProblems(err error) (list []client.FieldProblem) {
 	}
 
 	for _, p := range all {
-		list = append(list, client.FieldProblem{Pointer: Shorten(task.JSONPointer(reflect.TypeFor[task.Spec](), p.Field)), Detail: p.Message, Code: p.Code, Field: Shorten(p.Field)})
+		field := Shorten(p.Field) // first, because a pointer takes time for each part of the path
+		pointer := task.JSONPointer(reflect.TypeFor[task.Spec](), field)
+		list = append(list, client.FieldProblem{Pointer: Shorten(pointer), Detail: p.Message, Code: p.Code, Field: field})
 	}
 
 	return list

@@ -2,9 +2,11 @@ package httpapi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"go.uber.org/zap"
@@ -40,5 +42,24 @@ func TestLogFailure_IgnoresClientsThatHaveLeft(t *testing.T) {
 		if n := logs.Len(); n != c.want {
 			t.Errorf("%s: %d lines are logged, want %d", c.what, n, c.want)
 		}
+	}
+}
+
+// The work for an answer does not depend on the length of the paths in it.
+func TestAsFailure_ShortensPathsBeforeItUsesThem(t *testing.T) {
+	problems := func(parts int) error {
+		path := strings.Repeat("a.", parts)
+		return errors.Join(task.Invalid(task.CodeUnknown, path+"x", "is not a field"), task.Invalid(task.CodeUnknown, path+"y", "is not a field"))
+	}
+	short, long := problems(200), problems(200_000)
+
+	var f *httpapi.Failure
+	few := testing.AllocsPerRun(10, func() { f = httpapi.AsFailure(short) })
+	many := testing.AllocsPerRun(10, func() { f = httpapi.AsFailure(long) })
+	if many > few+10 {
+		t.Errorf("%v allocations for long paths, %v for short ones", many, few)
+	}
+	if len(f.Errors) != 2 || len(f.Errors[1].Pointer) > 210 || len(f.Errors[1].Field) > 210 {
+		t.Errorf("got %d problems, %+v", len(f.Errors), f.Problem)
 	}
 }
