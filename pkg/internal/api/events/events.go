@@ -183,26 +183,24 @@ func (h *Handlers) WatchRun(c *httpapi.Call, namespace, name, run string) (chang
 	signal, begun, over := wake.NewSignal(), make(chan struct{}), make(chan struct{})
 	began := sync.OnceFunc(func() { close(begun) })
 
-	go func() {
+	callgroup.Start(func() {
 		defer close(over)
 		defer release()
 		defer reader.Close()
 		defer began()
 
-		// A panic would end the whole node. Without events, the request reads the run when its time is over.
-		if p := callgroup.Catch(func() {
-			_ = reader.Follow(ctx, func(b eventlog.Batch) error {
-				began()
-				if len(b.Events) > 0 {
-					signal.Send()
-				}
+		_ = reader.Follow(ctx, func(b eventlog.Batch) error {
+			began()
+			if len(b.Events) > 0 {
+				signal.Send()
+			}
 
-				return nil
-			})
-		}); p != nil {
-			h.Problems.LogFailure(c.Request, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "panic").Because(p))
-		}
-	}()
+			return nil
+		})
+	}, func(p *callgroup.Panic) {
+		// Without events, the request reads the run when its time is over.
+		h.Problems.LogFailure(c.Request, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "panic").Because(p))
+	})
 
 	select {
 	case <-begun:
