@@ -179,11 +179,20 @@ func confirmDelete(ctx context.Context, f *factory.Factory, words []string, dryR
 		if err != nil {
 			return false, err
 		}
-		if _, err := c.Secrets.Get(ctx, r.Namespace, r.Name); err != nil {
-			return false, err
-		}
 
 		names = append(names, selection.Show(f, r))
+
+		// A role can allow to delete secrets, and not to read them. Then whether the secret exists shows only when it is deleted.
+		readable, err := mayRead(ctx, c, "secrets", r.Namespace)
+		if err != nil {
+			return false, err
+		}
+		if readable || dryRun {
+			if _, err := c.Secrets.Get(ctx, r.Namespace, r.Name); err != nil {
+				return false, err
+			}
+		}
+
 		noteUses(ctx, f, c, r)
 	}
 
@@ -192,6 +201,12 @@ func confirmDelete(ctx context.Context, f *factory.Factory, words []string, dryR
 	}
 
 	return f.Ask(ctx, "delete secret "+strings.Join(names, ", ")+"? Nobody can bring the values back.", len(names), false)
+}
+
+// mayRead reports whether the user may read a kind of object. It asks, because a refused request is logged.
+func mayRead(ctx context.Context, c *client.Client, kind, namespace string) (bool, error) {
+	d, err := c.Access.Can(ctx, client.Question{Verb: "read", Kind: kind, Namespace: namespace})
+	return d.Allowed, err
 }
 
 const (
