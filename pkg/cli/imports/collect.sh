@@ -73,14 +73,24 @@ for host in "$@"; do
 	'' | .* | */*) echo "$host: is not the name of a host" >&2; exit 2 ;;
 	esac
 
-	# A host that cannot be read keeps what an earlier call collected.
+	# A host that cannot be read keeps what an earlier call collected. The archive is complete if ssh, and so gather, ends
+	# without an error, and all of it can be extracted.
 	new=$dir/.$name.new
-	rm -rf "$new"
+	rm -rf "$new" "$new.tar"
 	mkdir "$new" || exit 1
-	printf '%s\n' "gather='$gather'" 'if [ "$(id -u)" -eq 0 ]; then sh -c "$gather"; else sudo -n sh -c "$gather"; fi' |
-		ssh -T ${SSH_OPTIONS-} "$host" sh -s | tar -xf - -C "$new" 2>/dev/null
-	if [ ! -e "$new/complete" ]; then
+	if ! printf '%s\n' "gather='$gather'" 'if [ "$(id -u)" -eq 0 ]; then sh -c "$gather"; else sudo -n sh -c "$gather"; fi' |
+		ssh -T ${SSH_OPTIONS-} "$host" sh -s >"$new.tar" ||
+		! tar -xof "$new.tar" --no-same-permissions -C "$new" || [ ! -f "$new/complete" ]; then
 		echo "$name: could not be read" >&2
+		rm -rf "$new" "$new.tar"
+		failed="$failed $name"
+		continue
+	fi
+	rm -f "$new.tar"
+
+	# gather sends only files and directories. A link could lead to files of this host.
+	if [ -n "$(find "$new" ! -type f ! -type d)" ]; then
+		echo "$name: sent something other than files and directories" >&2
 		rm -rf "$new"
 		failed="$failed $name"
 		continue
@@ -89,7 +99,7 @@ for host in "$@"; do
 	rm -rf "$new/complete" "${dir:?}/$name"
 	mv "$new" "$dir/$name" || exit 1
 	zone=unknown
-	if [ -s "$dir/$name/etc/timezone" ]; then zone=$(cat "$dir/$name/etc/timezone"); fi
+	if [ -s "$dir/$name/etc/timezone" ]; then zone=$(head -c 64 "$dir/$name/etc/timezone" | tr -cd 'A-Za-z0-9/_+-'); fi
 	crontabs=$(cd "$dir/$name" && find etc/crontab etc/anacrontab etc/cron.d var -type f 2>/dev/null | wc -l)
 	echo "$name: $((crontabs)) crontabs, time zone $zone"
 done
