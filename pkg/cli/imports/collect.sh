@@ -4,6 +4,8 @@
 #   carillon import crontab --collect >collect.sh
 #   sh collect.sh DIR HOST...              # HOST is as for ssh, such as web1 or root@web1
 #
+# HOST must be the name of the host itself. If ssh needs an address or another name, add it to ~/.ssh/config.
+#
 # The script needs ssh, tar, and root on the hosts: it logs in as root, or uses sudo without a password. SSH_OPTIONS
 # can contain options for ssh. It changes nothing on the hosts, and prints no line of a crontab.
 #

@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -154,6 +155,10 @@ func (i *importSession) importTree(dir string, groups []string) error {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
 
+	if i.Options.Tree, err = treeName(i.Prefix, dir); err != nil {
+		return err
+	}
+
 	var results []importer.HostResult
 	dirs := map[string]string{} // the directory of each host
 
@@ -168,7 +173,7 @@ func (i *importSession) importTree(dir string, groups []string) error {
 		}
 
 		if other, ok := dirs[r.Host]; ok {
-			return fmt.Errorf("%s and %s are both the host %s: the name of a host ends at its first dot; write different names in etc/hostname in them", filepath.Join(dir, other), filepath.Join(dir, e.Name()), r.Host)
+			return fmt.Errorf("%s and %s are both the host %s: the name of a host ends at its first dot; its label is the same on the nodes of both, so import them as separate trees, with --prefix", filepath.Join(dir, other), filepath.Join(dir, e.Name()), r.Host)
 		}
 		dirs[r.Host] = e.Name()
 		i.hosts = append(i.hosts, r.Host)
@@ -196,6 +201,17 @@ func (i *importSession) importTree(dir string, groups []string) error {
 	}
 
 	return nil
+}
+
+// treeName returns what distinguishes the tasks of a tree from those of other trees: the prefix, or else the name of the
+// directory.
+func treeName(prefix, dir string) (string, error) {
+	path, err := filepath.Abs(dir) // "." has no name
+	if err != nil {
+		return "", fmt.Errorf("%s: %s", dir, failure.FileReason(err))
+	}
+
+	return importer.TreeName(cmp.Or(prefix, filepath.Base(path))), nil
 }
 
 // readHost reads the crontabs of a host in a tree.
@@ -231,10 +247,7 @@ func (i *importSession) readHost(tree, name string) (r importer.HostResult, err 
 
 	for _, file := range files {
 		shown := r.Dir + file
-		text, err := root.ReadFile(file)
-		if err == nil && len(text) > importer.MaxFile {
-			err = fmt.Errorf("is larger than %d bytes", importer.MaxFile)
-		}
+		text, err := readTreeFile(root, file)
 
 		form, known := importer.FormOf(file)
 		switch {
@@ -250,25 +263,57 @@ func (i *importSession) readHost(tree, name string) (r importer.HostResult, err 
 	return r, nil
 }
 
-// treeHost returns the value of the label host on nodes of a host: the first part of its name in etc/hostname, or of the name
-// of its directory.
-func treeHost(root *os.Root, dir string) (string, error) {
-	if b, err := root.ReadFile("etc/hostname"); err == nil {
-		if name := labelOfHost(strings.TrimSpace(string(b))); name != "" {
-			return name, nil
-		}
+// readTreeFile reads a regular file of at most importer.MaxFile bytes. The files come from another host, which must not have the
+// import wait for a FIFO, or read without an end.
+func readTreeFile(root *os.Root, name string) ([]byte, error) {
+	info, err := root.Stat(name) // to open a FIFO would block
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file")
 	}
 
-	if _, err := netip.ParseAddr(dir); err == nil {
-		return "", errors.New("is an address and not the name of a host: write the name in etc/hostname in this directory")
+	f, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+
+	b, err := io.ReadAll(io.LimitReader(f, importer.MaxFile+1))
+	if err == nil && len(b) > importer.MaxFile {
+		err = fmt.Errorf("is larger than %d bytes", importer.MaxFile)
+	}
+
+	return b, err
+}
+
+// treeHost returns the value of the label host on nodes of a host: the first part of the name of its directory. The name in
+// etc/hostname must be the same. It comes from the host, which could otherwise have its lines run on another one, and it is what
+// the node of the host has as its label, so that the tasks of a directory with another name would run nowhere.
+func treeHost(root *os.Root, dir string) (string, error) {
+	var stated string
+	b, err := readTreeFile(root, "etc/hostname")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("etc/hostname: %s", failure.FileReason(err))
+	}
+	if err == nil {
+		stated = labelOfHost(strings.TrimSpace(string(b)))
 	}
 
 	name := labelOfHost(dir)
-	if name == "" {
-		return "", errors.New("is not the name of a host")
+	if _, err := netip.ParseAddr(dir); err == nil {
+		name = ""
 	}
 
-	return name, nil
+	switch {
+	case name != "" && (stated == "" || stated == name):
+		return name, nil
+	case stated != "":
+		return "", fmt.Errorf("etc/hostname in it says that the host is %s: if this is true, name the directory %s, or else correct or delete the file", task.Quote(stated), stated)
+	}
+
+	return "", errors.New("is not the name of a host: name the directory as the host is called")
 }
 
 // treeZone returns the time zone of the host in a directory: the one that its files name, or else standard.
@@ -278,6 +323,12 @@ func treeZone(root *os.Root, dir, standard string) (string, error) {
 
 	_, err := root.Lstat("etc/localtime")
 	_, err2 := root.Lstat("etc/timezone")
+	if err2 == nil { // an unreadable file must not become UTC
+		if _, err := readTreeFile(root, "etc/timezone"); err != nil {
+			return "", fmt.Errorf("%setc/timezone: %s", dir, failure.FileReason(err))
+		}
+	}
+
 	if err == nil || err2 == nil { // without both files, the zone would be UTC
 		etc, err := root.OpenRoot("etc")
 		if err != nil {
@@ -285,7 +336,7 @@ func treeZone(root *os.Root, dir, standard string) (string, error) {
 		}
 		defer etc.Close()
 
-		if zone, err := zoneOf("", etc); err == nil {
+		if zone, err := zoneOf("", treeEtc{etc}); err == nil {
 			return zone, nil
 		}
 	}
@@ -297,9 +348,14 @@ func treeZone(root *os.Root, dir, standard string) (string, error) {
 	return standard, nil
 }
 
+// treeEtc are the files in the directory etc of a host.
+type treeEtc struct{ *os.Root }
+
+func (t treeEtc) ReadFile(name string) ([]byte, error) { return readTreeFile(t.Root, name) }
+
 // treeHomes returns a function for the home directories of a host's users, or nil if the tree has no etc/passwd.
 func treeHomes(root *os.Root) func(string) string {
-	b, err := root.ReadFile("etc/passwd")
+	b, err := readTreeFile(root, "etc/passwd")
 	if err != nil {
 		return nil
 	}
@@ -365,7 +421,7 @@ func (i *importSession) expectation() (lines []string) {
 
 // treeSelector selects the tasks of a tree.
 func (i *importSession) treeSelector() string {
-	return importer.LabelKind + " = crontab, " + importer.LabelTree + " = " + importer.TreeName(i.Prefix)
+	return importer.LabelKind + " = crontab, " + importer.LabelTree + " = " + i.Options.Tree
 }
 
 // checkTree compares the tree with the cluster after an import: it names hosts without a node, nodes without a label, and tasks of
@@ -419,6 +475,29 @@ func (i *importSession) checkTree(ctx context.Context, c *client.Client) error {
 	return e.WithHint("to delete them, import again with --prune")
 }
 
+// checkOtherTrees refuses to change the tasks of another tree. The name of a task for several hosts contains no host, so that two
+// trees with the same line have the same name for it, unless they have prefixes.
+func (i *importSession) checkOtherTrees(ctx context.Context, c *client.Client) error {
+	namespace := i.Factory.Namespace()
+	imported := map[string]bool{}
+	for _, j := range i.result.Jobs {
+		imported[j.Spec.Name] = true
+	}
+
+	query := client.QueryTerm("selector", importer.LabelKind+" = crontab, "+importer.LabelTree)
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Query: query, Brief: true}) {
+		if err != nil {
+			return err
+		}
+		if other := t.Labels[importer.LabelTree]; imported[t.Name] && other != i.Options.Tree {
+			return failure.Usage("%s: its task %s would replace the task with this name of another tree, %s", i.tree, t.Name, other).
+				WithHint("add --prefix NAME to this import; if it is the same tree, name its directory %s", other)
+		}
+	}
+
+	return nil
+}
+
 // checkPrune refuses to delete tasks while something in the tree was not imported. Its tasks of an earlier import are not among
 // those of this import, and would be deleted although their lines, or all crontabs of their host, may only be unreadable.
 func (i *importSession) checkPrune() error {
@@ -465,12 +544,15 @@ func (i *importSession) deliverTree(ctx context.Context, r *apply.Operation) err
 		r.Prune(i.treeSelector())
 	}
 
-	if err := r.Deliver(ctx); err != nil {
+	c, err := i.Connect()
+	if err != nil {
 		return err
 	}
 
-	c, err := i.Connect()
-	if err != nil {
+	if err := i.checkOtherTrees(ctx, c); err != nil {
+		return err
+	}
+	if err := r.Deliver(ctx); err != nil {
 		return err
 	}
 

@@ -28,8 +28,8 @@ type HostGroup struct {
 // Selector selects the nodes of the group.
 func (g HostGroup) Selector() string { return g.Label + " = " + g.Value }
 
-// TreeName is the value of LabelTree for the tasks of a tree of hosts.
-func TreeName(prefix string) string { return cmp.Or(clipSlug(prefix, task.MaxLabel), "hosts") }
+// TreeName converts the name of a tree of hosts to a value of LabelTree.
+func TreeName(name string) string { return cmp.Or(clipSlug(name, task.MaxLabel), "hosts") }
 
 // MergeHosts joins the results of hosts. Jobs that differ only in their host become one task, which runs on all of these
 // hosts. Remarks that several hosts have in the same file become one.
@@ -162,7 +162,7 @@ func sharedKey(j Job) string {
 func (m *hostMerger) finish(s *sharedJob, names map[string]bool) Job {
 	j := s.Job
 	j.Spec.Labels = maps.Clone(j.Spec.Labels)
-	j.Spec.Labels[LabelTree] = TreeName(m.Prefix)
+	j.Spec.Labels[LabelTree] = m.Tree
 
 	single := jobName(joinName(m.Prefix, s.hosts[0]), j.what, j.tag)
 	candidates := []string{single}

@@ -1,6 +1,7 @@
 package importer_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func merge(t *testing.T, prefix string, groups []importer.HostGroup, hosts ...fl
 		results = append(results, importer.HostResult{Host: h.name, Dir: dir, Result: importer.Crontab(dir+"etc/crontab", h.crontab, ofSystem, o)})
 	}
 
-	return importer.MergeHosts(results, groups, importer.Options{Prefix: prefix})
+	return importer.MergeHosts(results, groups, importer.Options{Prefix: prefix, Tree: importer.TreeName(cmp.Or(prefix, "hosts"))})
 }
 
 // targets returns the tasks of a result as lines with what a selector, the schedule and the name are, sorted.

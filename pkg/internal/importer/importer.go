@@ -30,6 +30,7 @@ const MaxFile = 4 << 20
 type Options struct {
 	Namespace string // of the tasks; "": the default namespace, or that of a CronJob
 	Prefix    string // of the tasks' names
+	Tree      string // the value of LabelTree for the tasks of a tree of hosts
 	Timezone  string // of schedules without a time zone; "": UTC
 	Node      string // the node on which the tasks run; "": any node, or one of Host
 	Host      string // the label "host" of the nodes on which the tasks run, if Node is ""; "": any
@@ -51,7 +52,7 @@ const (
 	LabelKind = "imported"      // crontab, kubernetes, systemd or dkron
 	LabelFrom = "imported-from" // the file, or what identifies it
 	LabelNode = "imported-node" // the node, or the host, that it is for
-	LabelTree = "imported-tree" // for tasks of a tree of hosts: TreeName
+	LabelTree = "imported-tree" // for tasks of a tree of hosts: Options.Tree
 )
 
 // Place is a line of a file, counted from 1; line 0 is the whole file.
