@@ -44,11 +44,12 @@ func makeReport(ctx context.Context, c *client.Client, key string, out io.Writer
 		return err
 	}
 
-	run, err := c.Tasks.TriggerWith(ctx, "default", "report", client.TriggerRequest{IdempotencyKey: key}, 0)
-	for err == nil && !run.State.Final() {
-		time.Sleep(time.Second)
-		run.Run, err = c.Runs.Get(ctx, "default", "report", run.ID)
+	started, err := c.Tasks.TriggerWith(ctx, "default", "report", client.TriggerRequest{IdempotencyKey: key}, 0)
+	if err != nil {
+		return err
 	}
+
+	run, err := c.Runs.Wait(ctx, "default", "report", started.ID)
 	if err == nil {
 		_, err = fmt.Fprintf(out, "run %s: %s\n", run.ID, run.State)
 	}
