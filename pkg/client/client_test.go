@@ -325,3 +325,27 @@ func TestAll_StopsReadingWhenTheCallerDoes(t *testing.T) {
 		t.Errorf("a limit of 5: %d tasks, %v", len(tasks), err)
 	}
 }
+
+// A task has the same defaults, whether it is created once or with an idempotency key.
+func TestCreateOnce_SendsTheDefaultsOfCreate(t *testing.T) {
+	var bodies []string
+	c := against(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, string(b))
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "{}")
+	})
+
+	spec := task.Spec{Name: "a", Schedule: task.Schedules{"@daily"}}
+	if _, err := c.Tasks.Create(t.Context(), "default", spec); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Tasks.CreateOnce(t.Context(), "default", spec, "k"); err != nil {
+		t.Fatal(err)
+	}
+
+	if len(bodies) != 2 || bodies[0] != bodies[1] || !strings.Contains(bodies[1], `"timezone":"UTC"`) {
+		t.Errorf("got %q", bodies)
+	}
+}

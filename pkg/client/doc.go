@@ -9,9 +9,10 @@
 // Config.Server can name several nodes of the cluster. A call goes to another node only if nothing can happen twice.
 //
 // Every call ends within Config.Timeout, except streams of output and events. A call that writes is sent once and never
-// repeated, unless it surely was not sent or has an idempotency key. Redirects are not followed, so the token reaches only the
-// configured servers. Every error
-// of a call is an *Error, whether it comes from the server or the network, or a *task.Error for an invalid
+// repeated, unless it surely was not sent or has an idempotency key. Redirects are not followed, so the token reaches only
+// the configured servers.
+//
+// Every error of a call is an *Error, whether it comes from the server or the network, or a *task.Error for an invalid
 // argument. Use errors.Is with the errors of package task.
 //
 // A write whose answer was lost returns task.ErrUnknown. It may have been applied, or may still be applied

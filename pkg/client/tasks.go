@@ -164,7 +164,7 @@ func (s *TasksService) CreateOnce(ctx context.Context, namespace string, spec ta
 	}
 	spec.Namespace = namespace
 
-	err := s.conn.callOnce(ctx, key, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", body: spec}, &t)
+	err := s.conn.callOnce(ctx, key, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", body: spec.WithDefaults()}, &t)
 
 	return t, err
 }
