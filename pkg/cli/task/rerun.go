@@ -28,7 +28,8 @@ func RerunCommand(f *factory.Factory) *cobra.Command {
 			"arguments, the node and the variables of the ended one, which stays as it is. If the task does not accept one of them any\n" +
 			"more, the command is refused. A run with parts gets all of its parts: to repeat only those that failed, use carillon run\n" +
 			"retry.\n\n" +
-			"Only the names of variables are recorded, unless the run is dead: give their values with --env.\n\n" + selection.RunHelp,
+			"Only the names of variables are recorded, unless the run is dead: give their values with --env, all or none of them. The\n" +
+			"recorded values of a dead run need the right to retry runs.\n\n" + selection.RunHelp,
 		Example: `  carillon run rerun nightly-backup
   carillon run rerun report@-1 --env FORMAT=pdf --wait
   carillon run rerun 20261120T220500.000Z-k3f9 --idempotency-key again-1`,

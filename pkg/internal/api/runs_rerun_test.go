@@ -136,13 +136,42 @@ func TestRerun_TakesTheVariablesOfADeadRun(t *testing.T) {
 	r := ref("default", "a")
 	id := w.dead(r, "", 1)
 
-	again, err := w.Runs.Rerun(t.Context(), "default", "a", id, client.RerunRequest{Env: map[string]string{"B": "2"}})
+	// Values of two users are never combined.
+	_, err := w.Runs.Rerun(t.Context(), "default", "a", id, client.RerunRequest{Env: map[string]string{"B": "2"}})
+	wantError(t, err, task.ErrConflict, client.CodeMissingEnv)
+
+	again, err := w.Runs.Rerun(t.Context(), "default", "a", id, client.RerunRequest{})
 	must(t, err)
-	if q := w.queuedRecord("a", again.ID); !maps.Equal(q.Env, map[string]string{"A": "b", "B": "2"}) || q.RerunOf != id || q.RetryOf != "" {
+	if q := w.queuedRecord("a", again.ID); !maps.Equal(q.Env, map[string]string{"A": "b"}) || q.RerunOf != id || q.RetryOf != "" {
 		t.Errorf("queued %+v", q)
 	}
 	dead, err := w.store.DeadRuns(t.Context(), r)
 	if must(t, err); len(dead) != 1 {
 		t.Errorf("dead runs: %+v", dead)
+	}
+}
+
+// Values that another user has given need the right to retry the run. Who may only trigger the task gives own values.
+func TestRerun_NeedsRetryForKeptVariables(t *testing.T) {
+	w := newWorld(t)
+	w.make("a", "@daily", func(s *task.Spec) { s.Accept.Env = []string{"A", "B"} })
+	id := w.dead(ref("default", "a"), "", 1)
+
+	w.role("trigger-only", task.Rule{Verbs: []string{"trigger", "read"}, Objects: []string{"tasks"}}, task.Rule{Verbs: []string{"read"}, Objects: []string{"runs"}})
+	w.bindRole("user:bob", "trigger-only", "default")
+	bob := w.token("user:bob")
+	rerun := func(body string) response {
+		return w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/runs/" + id + "/rerun", body: body, header: map[string]string{"Authorization": "Bearer " + bob}})
+	}
+
+	for body, status := range map[string]int{``: 403, `{"env": {}}`: 403, `{"env": {"B": "2"}}`: 409} {
+		if r := rerun(body); r.status != status || w.queuedRuns("a") != 0 {
+			t.Errorf("%s: %d %s", body, r.status, r.body)
+		}
+	}
+
+	run := triggered(t, rerun(`{"env": {"A": "1", "B": "2"}}`))
+	if q := w.queuedRecord("a", run.ID); !maps.Equal(q.Env, map[string]string{"A": "1", "B": "2"}) {
+		t.Errorf("queued %+v", q)
 	}
 }

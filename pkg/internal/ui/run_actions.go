@@ -99,6 +99,9 @@ func rerunRun(ctx context.Context, r *Request) (Done, error) {
 	}
 
 	done := Done{Message: fmt.Sprintf("queued %s as a rerun of %s", again.ID, run.ID)}
+	if again.Replayed {
+		done.Message = fmt.Sprintf("%s was already queued as a rerun of %s within this minute; to start another one, wait a minute", again.ID, run.ID)
+	}
 	if again.Frozen != nil {
 		done.Message += "; it starts when the freeze ends"
 	}

@@ -97,11 +97,14 @@ func TestRun_IsStartedAgain(t *testing.T) {
 	}
 
 	var to string
-	for range 2 { // a copy of the request starts nothing
+	for _, message := range []string{"queued", "was+already+queued"} { // a copy of the request starts nothing, and says so
 		a := ann.do(http.MethodPost, at+"/rerun", url.Values{"at": {at}, "key": {key[1]}})
 		next := a.Header.Get("Location")
 		if a.StatusCode != http.StatusSeeOther || !strings.HasPrefix(next, "/ui/runs/prod/") || next == at || to != "" && next != to {
 			t.Fatalf("rerun: %d to %q after %q: %s", a.StatusCode, next, to, a.body)
+		}
+		if cookies := fmt.Sprint(a.Cookies()); !strings.Contains(cookies, message+"+") {
+			t.Errorf("rerun: no message %q in %s", message, cookies)
 		}
 		to = next
 	}

@@ -72,7 +72,7 @@ type runPage struct {
 	May      runRights
 	Panel    string // "cancel" or "dismiss" if the page asks whether to do that; "" if it asks nothing
 	Back     string // the page to go back to from the question
-	// RerunKey is the idempotency key of the button that starts the run again. It changes every minute: the page is rendered
+	// RerunKey is the idempotency key of the button that starts the run again. It changes every minute and never recurs: the page is rendered
 	// for all its viewers, and again and again, so it has no form with a key of its own.
 	RerunKey string
 
@@ -109,7 +109,7 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 	}
 
 	p := &runPage{Run: run, Timezone: zoneOfTask(ctx, r, run), Waits: run.State == task.Queued, Wrap: r.Query.Get("wrap") != "0", Times: r.Query.Get("times") != ""}
-	p.RerunKey = "ui rerun " + run.ID + " " + r.Now.UTC().Format("15:04")
+	p.RerunKey = "ui rerun " + run.ID + " " + r.Now.UTC().Format("2006-01-02T15:04")
 	if p.May, err = runRightsOf(r, run.Namespace); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func mayBeDead(run task.Run) bool {
 func (p *runPage) CanRerun() bool {
 	run := p.Run
 	return p.May.Trigger && run.State.Final() && run.State != task.Skipped && run.State != task.Missed && p.Parent == "" && !run.IsMessage() &&
-		(len(run.EnvNames) == 0 || p.Dead)
+		(len(run.EnvNames) == 0 || p.Dead && p.May.Retry)
 }
 
 // isDead reports whether a run is a dead-letter run.

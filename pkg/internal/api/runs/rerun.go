@@ -17,7 +17,7 @@ import (
 )
 
 const rerunAbout = "Queues a new run of the task as it is now, with the arguments, the node and the variables of the ended run, which stays as it is. A run with parts gets all of its parts. " +
-	"The values of variables are kept only for dead-letter runs; for other runs, the body contains them, and otherwise the answer is 409 with the code missing_env. " +
+	"The values of variables are kept only for dead-letter runs, and using them needs the right to retry runs. If the body contains variables, it must contain all of them: kept values are not used then. If some are missing, the answer is 409 with the code missing_env. " +
 	"If the task does not accept an input any more, the answer is 409 with the code not_allowed and the name of the input."
 
 // rerunRun serves a rerun: it queues a new run with the inputs of a run that has ended. It is a trigger of the task, with its rights,
@@ -39,7 +39,8 @@ func (h *Handlers) rerunRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.queueManual(c, ref, "rerun", []any{id, ask}, func(st store.Stored) (manualRun, error) { return h.inputsOf(c, st, id, ask) })
 }
 
-// inputsOf returns the inputs of an ended run, with the variables of the request.
+// inputsOf returns the inputs of an ended run. Its variables are those of the request, or those that are kept, but never some of
+// each: with the address of a server from one user and the password from another one, the task would send the password there.
 func (h *Handlers) inputsOf(c *httpapi.Call, st store.Stored, id string, ask client.RerunRequest) (manualRun, error) {
 	ref := st.Ref
 
@@ -48,25 +49,36 @@ func (h *Handlers) inputsOf(c *httpapi.Call, st store.Stored, id string, ask cli
 		return manualRun{}, err
 	}
 
-	run, env, err := h.findEnded(c, ref, id)
+	run, kept, err := h.findEnded(c, ref, id)
 	if err != nil {
 		return manualRun{}, err
 	}
 	if err := mayRerun(st, run); err != nil {
 		return manualRun{}, err
 	}
-	maps.Copy(env, ask.Env)
 
-	missing := slices.DeleteFunc(slices.Clone(run.EnvNames), func(name string) bool { _, has := env[name]; return has })
+	env := ask.Env
+	if len(env) == 0 && len(kept) > 0 {
+		// Who retries the run uses its values, too. The write compares the entry of the task, and with it the labels.
+		if err := c.Rights().Require(access.Need{Verb: access.Retry, Kind: access.Runs, Namespace: ref.Namespace, Labels: st.Task.Labels}); err != nil {
+			return manualRun{}, err
+		}
+		env = kept
+	}
+
+	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(run.EnvNames, task.EnvNamesOf(kept)))))
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, has := env[name]; return has })
 	if len(missing) > 0 {
-		return manualRun{}, httpapi.Fail(http.StatusConflict, client.CodeMissingEnv, "run %s of task %s had variables whose values are not kept: %s", run.ID, ref, strings.Join(missing, ", ")).
-			WithField("env").WithHint(fmt.Sprintf("carillon run rerun %s --env %s=…", run.ID, strings.Join(missing, "=… --env ")))
+		why := "had variables whose values are not kept"
+		if len(ask.Env) > 0 {
+			why = "had more variables, and the request must give all of them"
+		}
+
+		return manualRun{}, httpapi.Fail(http.StatusConflict, client.CodeMissingEnv, "run %s of task %s %s: %s", run.ID, ref, why, strings.Join(missing, ", ")).
+			WithField("env").WithHint(fmt.Sprintf("carillon run rerun %s --env %s=…", run.ID, strings.Join(names, "=… --env ")))
 	}
 
 	input := task.ManualInput{Args: run.Args, Env: env, TargetNode: run.TargetNode}
-	if err := checkInput(input); err != nil { // the size of both together
-		return manualRun{}, err
-	}
 	// The task may have changed. If it accepts less by now, the new run would fail at once.
 	if err := st.Task.Accept.Check(input); err != nil {
 		f := httpapi.AsFailure(err)
