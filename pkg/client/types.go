@@ -71,7 +71,7 @@ type Task struct {
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
 	NoNext   string      `json:"no_next,omitempty" doc:"Why there will never be a next tick, as text; absent if the task is paused, @manual or @reboot."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
-	Replayed bool        `json:"replayed,omitempty" doc:"An earlier request with the same Idempotency-Key has created this task, which is shown as it is now."`
+	Replayed bool        `json:"replayed,omitempty" doc:"An earlier request with the same Idempotency-Key has created this task, which is shown as it is now; without the right to read tasks, only its namespace, name and uid are."`
 	Warnings []string    `json:"warnings,omitempty" doc:"For a change: what the author should check, such as a selector that no node matches."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`

@@ -374,3 +374,27 @@ func (l *lossy) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 
 	return kv.Result{}, errLost
 }
+
+// A task may have got secrets since its creation. Who may not read it does not see them.
+func TestIdempotencyKey_CreationShowsOnlyWhatTheCallerMayRead(t *testing.T) {
+	w := newWorld(t)
+	w.role("creator", task.Rule{Verbs: []string{"create"}, Objects: []string{"tasks"}})
+	w.bindRole("service:ci", "creator", "default")
+	ci := w.token("service:ci")
+
+	const body = `{"name": "a", "schedule": "@daily", "action": {"noop": {}}}`
+	first := createdTask(t, w.createOnce(ci, "k", body))
+	_, err := w.Tasks.Patch(t.Context(), "default", "a", []byte(`{"labels": {"changed": "later"}}`), 0)
+	must(t, err)
+
+	r := w.createOnce(ci, "k", body)
+	again := createdTask(t, r)
+	if again.UID != first.UID || again.Name != "a" || again.Namespace != "default" || !again.Replayed || again.Generation != 0 || strings.Contains(r.body, "later") || strings.Contains(r.body, "@daily") {
+		t.Errorf("the copy is answered with %s", r.body)
+	}
+
+	w.bind("service:ci", "viewer", "default")
+	if again = createdTask(t, w.createOnce(ci, "k", body)); again.Generation != 2 || again.Labels["changed"] != "later" {
+		t.Errorf("with the right to read: %+v", again)
+	}
+}
