@@ -213,12 +213,7 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 	}
 
 	if !rt.Streams {
-		limit := httpapi.RequestTimeout
-		if rt.Waits {
-			limit += httpapi.MaxWait // the handler limits a request that does not wait
-		}
-
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		ctx, cancel := context.WithTimeout(r.Context(), rt.TimeLimit(r))
 		defer cancel()
 		r = r.WithContext(ctx)
 	}

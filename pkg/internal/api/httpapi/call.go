@@ -272,15 +272,6 @@ func (c *Call) Serve() (Answer, error) { return c.serve(c) }
 // Context returns the request's context.
 func (c *Call) Context() context.Context { return c.Request.Context() }
 
-// LimitTime lets a request of an operation that Waits take RequestTimeout, and the time that it asks to wait. The caller must call
-// cancel.
-func (c *Call) LimitTime(wait time.Duration) (cancel context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(c.Context(), RequestTimeout+wait)
-	c.Request = c.Request.WithContext(ctx)
-
-	return cancel
-}
-
 // Rights returns what the caller may do.
 func (c *Call) Rights() *Rights { return RightsOf(c.Request.Context()) }
 
@@ -303,7 +294,7 @@ func (c *Call) Idempotency(operation string, content any, object ...string) (sto
 		return store.Idempotency{}, nil
 	}
 
-	key, err := digest(append([]string{CallerOf(c.Context()).Who, c.IdempotencyKey}, object...))
+	key, err := digest(slices.Concat([]string{CallerOf(c.Context()).Who}, object, []string{c.IdempotencyKey}))
 	if err != nil {
 		return store.Idempotency{}, err
 	}

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -20,5 +22,16 @@ func TestActor_NamesTokenAndCertificate(t *testing.T) {
 		if got := c.Actor(); got != want {
 			t.Errorf("%+v acts as %q, want %q", c, got, want)
 		}
+	}
+}
+
+// Other versions of nodes must find the records of the same requests.
+func TestIdempotency_KeepsTheOrderOfItsDigest(t *testing.T) {
+	r := httptest.NewRequestWithContext(WithCaller(t.Context(), Caller{Who: "user:ann"}), http.MethodPost, "/", nil)
+	c := &Call{Request: r, IdempotencyKey: "k"}
+	got, err := c.Idempotency("trigger", nil, "default", "a", "uid")
+	want, _ := digest([]string{"user:ann", "default", "a", "uid", "k"})
+	if err != nil || got.Key != want {
+		t.Errorf("got %s, %v; want %s", got.Key, err, want)
 	}
 }

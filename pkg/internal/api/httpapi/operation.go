@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Operation describes one operation of the API: its parameters, its answers, and its handler. The OpenAPI
@@ -39,7 +41,7 @@ type Operation struct {
 	Verb    access.Verb
 	Kind    access.Kind
 	Streams bool         // the handler writes the answer itself, without RequestTimeout
-	Waits   bool         // the handler waits up to MaxWait for something to happen: see Call.LimitTime
+	Waits   bool         // the handler waits up to MaxWait for something to happen: see TimeLimit
 	Events  reflect.Type // the type of each message, if the operation also offers server-sent events
 	Handler Handler
 }
@@ -120,3 +122,19 @@ func (o *Operation) QueryParams(schemas huma.Registry) []*huma.Param {
 
 // inPath matches a parameter in a path.
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
+
+// TimeLimit returns how long a request of the operation may take, including all that its handler reads. Only an operation that Waits
+// may take longer than RequestTimeout, by the time that the request asks to wait.
+func (o *Operation) TimeLimit(r *http.Request) time.Duration {
+	if !o.Waits {
+		return RequestTimeout
+	}
+
+	// A wait that is not valid is refused when the parameters are read.
+	wait, err := task.ParseDuration("wait", r.URL.Query().Get("wait"))
+	if err != nil || wait < 0 || wait.Std() > MaxWait {
+		wait = 0
+	}
+
+	return RequestTimeout + wait.Std()
+}

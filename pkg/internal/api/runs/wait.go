@@ -30,8 +30,6 @@ type Watcher func(c *httpapi.Call, namespace, name, run string) (changed <-chan 
 // It learns of changes from the events of this node, and reads etcd only after a change, so a run that takes long costs nothing.
 // It ends early if the caller leaves, loses its rights, or if the node stops: then the answer has the run as it is.
 func (h *Handlers) answerWhenEnded(c *httpapi.Call, q waitQuery, find func(context.Context) (task.Run, error)) (httpapi.Answer, error) {
-	defer c.LimitTime(q.Wait.Std())()
-
 	run, err := find(c.Context())
 	if err == nil && q.Wait > 0 && !run.State.Final() {
 		run, err = h.awaitEnd(c, q.Wait.Std(), run, find)
@@ -74,7 +72,7 @@ func (h *Handlers) awaitEnd(c *httpapi.Call, limit time.Duration, run task.Run, 
 					return run, err // the token is no longer valid
 				}
 			case <-over.C:
-				return run, nil
+				return find(c.Context()) // the event of a change can be late, or the watch may have ended
 			case <-h.Ends:
 				return run, nil
 			case <-c.Context().Done():
