@@ -271,6 +271,34 @@ func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 	}
 }
 
+// The commit of a lost attempt takes ten seconds, and finds that the node has ended the attempt meanwhile. The wait of the next attempt is
+// counted from then, not from when the commit began: otherwise its time would look like that of a wrong clock.
+//
+// Verifies: G24
+func TestLost_RetryAfterASlowCommitWaits(t *testing.T) {
+	t.Parallel()
+	w, h, a := abandoned(t, retries(2, 5*time.Second, task.Failed, task.Lost))
+	h.decide(120)
+	h.see()
+	h.gate.play(before(func() {
+		w.at(140)
+		w.end(a, task.Failed)
+	}))
+	h.blind(130)
+	w.join("n2")
+	h.fleet()
+	h.blind(141)
+
+	if got := w.story("a")[0]; got != "+1 queued retry #2" {
+		t.Errorf("before its time, it is %s", got)
+	}
+
+	h.decide(147)
+	if got := w.story("a")[0]; got != "+1 dispatched #2" {
+		t.Errorf("at its time, it is %s", got)
+	}
+}
+
 // A conflict because of another task's record in the same commit must not make the attempt wait for two
 // more minutes.
 func TestLost_ConflictOfAnotherTaskDoesNotBeginTheWaitAnew(t *testing.T) {

@@ -252,8 +252,9 @@ func (w *worker) runRound(ctx context.Context) error {
 			}
 
 			// Abandon the plan and apply the changed records. Tasks for which commits fail repeatedly are set
-			// aside, so that the next plan decides for the others.
-			if err := w.state.applyConflict(p, conflict, now); err != nil {
+			// aside, so that the next plan decides for the others. The commit may have taken long, and waits of what it
+			// has found begin now.
+			if err := w.state.applyConflict(p, conflict, w.e.cfg.Now()); err != nil {
 				return err
 			}
 
