@@ -189,6 +189,7 @@ func (h *Handlers) WatchRun(c *httpapi.Call, namespace, name, run string) (chang
 		defer reader.Close()
 		defer began()
 
+		// If it fails, no further events arrive, and the request reads the run when its time is over.
 		_ = reader.Follow(ctx, func(b eventlog.Batch) error {
 			began()
 			if len(b.Events) > 0 {
