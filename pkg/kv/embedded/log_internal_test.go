@@ -1,10 +1,12 @@
 package embedded
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -52,5 +54,34 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 
 	if last := logs.All()[logs.Len()-1]; last.ContextMap()["suppressed"] != int64(1) || last.Level != zap.WarnLevel {
 		t.Errorf("%s %v", last.Message, last.ContextMap())
+	}
+}
+
+// A node that stops cancels its reads. etcd logs the error of a read-only transaction although the caller gets it.
+func TestServer_DoesNotLogCanceledReads(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	s, err := Start(t.Context(), Config{Dir: t.TempDir(), Logger: zap.New(core), Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+
+	if _, err := s.Client().Put(t.Context(), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	read := &etcdserverpb.RangeRequest{Key: []byte("k"), Serializable: true}
+	_, err = s.etcd.Txn(ctx, &etcdserverpb.TxnRequest{
+		Success: []*etcdserverpb.RequestOp{{Request: &etcdserverpb.RequestOp_RequestRange{RequestRange: read}}},
+	})
+	if err == nil {
+		t.Fatal("a canceled read has succeeded")
+	}
+
+	for _, l := range logs.FilterLevelExact(zap.ErrorLevel).All() {
+		t.Errorf("logged: %s %v", l.Message, l.ContextMap())
 	}
 }

@@ -364,6 +364,8 @@ func (s *Server) serverConfig() config.ServerConfig {
 
 	// Drop the messages of a new member about a log-in, a schema and a first election, which are as intended. Also
 	// drop the messages of each connection when a peer appears or disappears: "peer became inactive" is sufficient.
+	// The error of a read-only transaction is also the answer to its caller, who reports it. Mostly it says that the
+	// caller canceled the read: at each stop, etcd would log that as an error.
 	s.etcdLog = newSampled(s.cfg.Logger)
 	s.etcdLog.Logger = kv.QuietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
 		"simple token is not cryptographically signed",
@@ -372,7 +374,8 @@ func (s *Server) serverConfig() config.ServerConfig {
 		"Failed to detect storage schema version. Please wait till wal snapshot before upgrading cluster.",
 		"lost TCP streaming connection with remote peer", "closed TCP streaming connection with remote peer",
 		"prober detected unhealthy status", "failed to find remote peer in cluster",
-		"skipped attributes update of removed member")
+		"skipped attributes update of removed member",
+		"unexpected error during readonly txn")
 	c.Logger = s.etcdLog.Logger
 	c.ServerFeatureGate = features.NewDefaultServerFeatureGate(s.cfg.Name, c.Logger)
 
