@@ -181,6 +181,10 @@ func (s *special) takeWeekday(item string) (bool, error) {
 			return false, fmt.Errorf("day of week %s: # requires a number from 1 to 5: 5#3 is the third Friday, 5L is the last one", shorten(item))
 		}
 
+		if day == "" {
+			return false, fmt.Errorf("day of week %s: # requires a day: MON#%d is the %s Monday", shorten(item), n, formatOrdinal(n))
+		}
+
 		weekday, err := dayOfWeek.parseValue(item, day)
 		if err != nil {
 			return false, err

@@ -220,7 +220,9 @@ func wrongNickname(words []string) string {
 	case "@boot", "@startup", "@start", "@restart":
 		return fmt.Sprintf("did you mean %q?", bootExpr)
 	case "@minutely", "@every_minute":
-		return `did you mean "@every 1m"?`
+		return `did you mean "* * * * *"?`
+	case "@weekdays", "@workdays":
+		return `did you mean "0 0 * * MON-FRI"?`
 	}
 
 	// A space is missing: @every5m.

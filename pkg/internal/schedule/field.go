@@ -190,7 +190,7 @@ func (f *field) unsupportedError(item string) error {
 	case strings.Contains(text, "?") && (f == dayOfMonth || f == dayOfWeek):
 		return fmt.Errorf("%s %s: ? must be the whole field; use * in a list or with a step", f.name, shorten(item))
 	case strings.Contains(text, "?"):
-		return fmt.Errorf("%s %s: ? is valid only for the day of month and the day of week; use *", f.name, shorten(item))
+		return fmt.Errorf("%s %s: ? is valid only for the day of month and the day of week; write a number, or * for all values", f.name, shorten(item))
 	case strings.Contains(text, "#"):
 		return fmt.Errorf("%s %s: # is valid only for the day of week: 5#3 is the third Friday", f.name, shorten(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):

@@ -33,6 +33,9 @@ func suggestMeant(words []string) string {
 		}
 	}
 
+	if m := callPattern.FindStringSubmatch(strings.Join(words, " ")); m != nil && m[1] == "cron" {
+		words = strings.Fields(m[2])
+	}
 	if len(words) > maxFields-1 && yearPattern.MatchString(words[len(words)-1]) {
 		return "; for one date use @at, and for certain years the fields start and end"
 	}
@@ -118,8 +121,8 @@ func calendarEvent(words []string) string {
 // noGuess suggests nothing.
 func noGuess([]string) string { return "" }
 
-// steadyBeat suggests @every for a step that is too long for its field, if every larger field is a plain *. A step of exactly
-// the field's size matches only its first value in cron.
+// steadyBeat suggests @every for a step that is too long for its field, if every larger field is a plain *, and every smaller
+// one has a single value. A step of exactly the field's size matches only its first value in cron.
 func steadyBeat(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -138,8 +141,8 @@ func steadyBeat(words []string) string {
 			first[i] = "0"
 			return strings.Join(first, " ")
 		}
-		if slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
-			return ""
+		if slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) || slices.ContainsFunc(words[:i], func(w string) bool { return !isNumber(w) }) {
+			return "" // @every ticks once each time
 		}
 
 		return fmt.Sprintf("@every %d%s", n, f.unit)
@@ -174,9 +177,13 @@ func withoutSign(words []string) string {
 		return ""
 	}
 
-	switch period {
-	case "second", "minute", "hour":
-		period = "1 " + period
+	switch period { // with the phase of cron: @every counts from when the task is written
+	case "second":
+		return "* * * * * *"
+	case "minute":
+		return "* * * * *"
+	case "hour":
+		return "@hourly"
 	case "day":
 		return "@daily"
 	case "week":
@@ -203,7 +210,8 @@ func oneDuration(sign string, words []string) string {
 	return ""
 }
 
-// plainCron suggests an expression without Quartz's year field, and with * for a ? outside of the day fields.
+// plainCron suggests an expression without Quartz's year field, and with * for the ? of a month. In a smaller field, "no specific
+// value" may as well mean any single one.
 func plainCron(words []string) string {
 	if isEventBridge(words) {
 		return ""
@@ -217,7 +225,7 @@ func plainCron(words []string) string {
 	first := maxFields - len(plain)
 
 	for i, word := range plain {
-		if f := first + i; word == "?" && (f < 0 || f >= maxFields || !cronFields[f].isAnyDay(word)) {
+		if f := first + i; word == "?" && f >= 0 && f < maxFields && cronFields[f].name == "month" {
 			plain[i] = "*"
 		}
 	}
@@ -251,8 +259,8 @@ func (f *field) hasName(word string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(f.names, p) })
 }
 
-// nextValue suggests 0 for the value after a field's last (minute 60), and the short form of names that are written
-// out.
+// nextValue suggests 0 for the value after a field's last (minute 60), if all larger fields match any value, and the short form
+// of names that are written out.
 func nextValue(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -263,6 +271,9 @@ func nextValue(words []string) string {
 	for i, word := range better {
 		f := &cronFields[first+i]
 		if n, ok := parseDigits(word); ok && f.unit != "" && n == f.max+1 {
+			if slices.ContainsFunc(better[i+1:], func(w string) bool { return w != "*" }) {
+				return "" // 24:00 of Monday is on Tuesday
+			}
 			better[i] = "0"
 			continue
 		}
@@ -315,7 +326,7 @@ var zoneAliases = map[string]string{
 	"boston": "America/New_York", "washington": "America/New_York", "miami": "America/New_York", "atlanta": "America/New_York",
 	"philadelphia": "America/New_York", "houston": "America/Chicago", "dallas": "America/Chicago", "austin": "America/Chicago",
 	"ottawa": "America/Toronto", "calgary": "America/Edmonton", "rio de janeiro": "America/Sao_Paulo", "brasilia": "America/Sao_Paulo",
-	"wellington": "Pacific/Auckland", "china standard time": "Asia/Shanghai", "tokyo standard time": "Asia/Tokyo",
+	"eastern time": "America/New_York", "central time": "America/Chicago", "mountain time": "America/Denver", "pacific time": "America/Los_Angeles", "wellington": "Pacific/Auckland", "china standard time": "Asia/Shanghai", "tokyo standard time": "Asia/Tokyo",
 	"india standard time": "Asia/Kolkata", "w. europe standard time": "Europe/Berlin", "romance standard time": "Europe/Paris",
 	"central europe standard time": "Europe/Budapest", "gmt standard time": "Europe/London", "eastern standard time": "America/New_York",
 	"central standard time": "America/Chicago", "mountain standard time": "America/Denver", "pacific standard time": "America/Los_Angeles",

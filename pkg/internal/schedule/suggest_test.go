@@ -15,10 +15,16 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		"*/75 * * * *":         "@every 75m",
 		"60 * * * *":           "0 * * * *",
 		"0 24 * * *":           "0 0 * * *",
+		"0 24 * * MON":         "", // the end of Monday is on Tuesday
+		"60 9 * * *":           "", // 10:00
+		"0 60 9 * * *":         "",
+		"*/5 */36 * * *":       "", // 12 ticks each time
+		"0 */36 * * *":         "@every 36h",
 		"0 9 MON-FRI * *":      "0 9 * * MON-FRI",
 		"0 9 * MON *":          "0 9 * * MON",
 		"0 9 1 * JAN":          "0 9 1 JAN *",
-		"? ? 12 * * MON-FRI":   "* * 12 * * MON-FRI",
+		"? ? 12 * * MON-FRI":   "", // "no specific value" may mean any one second
+		"? 0 * * *":            "",
 		"0 0 12 * * ? *":       "0 0 12 * * ?",
 		"0 0 12 * * ? 2027":    "",
 		"0 0 * JANUARY *":      "0 0 * JAN *",
@@ -35,7 +41,8 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		"daily":                "@daily",
 		"02:30":                "30 2 * * *",
 		"every 5 minutes":      "@every 5m",
-		"every minute":         "@every 1m",
+		"every minute":         "* * * * *", // @every would count from when the task is written
+		"every hour":           "@hourly",
 		"every day":            "@daily",
 		"90s":                  "@every 1m30s",
 		"5":                    "",
@@ -63,7 +70,8 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		// Other schedulers.
 		"@manually":              "@manual",
 		"@never":                 "@manual",
-		"@minutely":              "@every 1m",
+		"@minutely":              "* * * * *",
+		"@weekdays":              "0 0 * * MON-FRI",
 		"*-*-* 02:00:00":         "0 2 * * *",
 		"Mon..Fri 09:00":         "0 9 * * MON-FRI",
 		"Mon,Wed *-*-* 18:30:00": "30 18 * * MON,WED",
@@ -93,7 +101,7 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 
 // A year cannot be written in an expression, so the message says what to use.
 func TestCheck_SaysWhatToUseForYears(t *testing.T) {
-	for _, expr := range []string{"0 0 20 19 8 ? 2019", "0 0 1 1 * 2027", "0 0 1 1 ? 2027-2029"} {
+	for _, expr := range []string{"0 0 20 19 8 ? 2019", "0 0 1 1 * 2027", "0 0 1 1 ? 2027-2029", "cron(0/15 * * * ? 2027)"} {
 		err := schedule.Check(task.Timing{Schedule: []string{expr}})
 		if err == nil || !strings.HasSuffix(err.Error(), "; for one date use @at, and for certain years the fields start and end") {
 			t.Errorf("%q: %v", expr, err)
@@ -113,7 +121,7 @@ func TestLocation_SuggestsTheNearestRightThing(t *testing.T) {
 		"berlin": "Europe/Berlin", "Berlin": "Europe/Berlin", "Europe/Berln": "Europe/Berlin", "new york": "America/New_York",
 		"CEST": "Europe/Berlin", "PST": "America/Los_Angeles", "ist": "Asia/Kolkata", "UTC+2": "Etc/GMT-2", "GMT-03:00": "Etc/GMT+3", "+05:30": "",
 		"Z": "UTC", "Mars/Olympus": "", "utc": "UTC", "Asia/Beijing": "Asia/Shanghai", "America/San Francisco": "America/Los_Angeles",
-		"W. Europe Standard Time": "Europe/Berlin", "Munich": "Europe/Berlin", "Asia/Calcuta": "Asia/Calcutta", "US/Pacifc": "US/Pacific",
+		"W. Europe Standard Time": "Europe/Berlin", "Munich": "Europe/Berlin", "Eastern Time": "America/New_York", "Asia/Calcuta": "Asia/Calcutta", "US/Pacifc": "US/Pacific",
 	} {
 		_, err := schedule.Location(zone)
 		switch {
