@@ -92,6 +92,19 @@ func (o Object) LocateField(field string, err error) error {
 // cannot be read as tasks, and nothing of it may be used, even if the rest is valid. Errors in the values of a task
 // are in its Err.
 func Read(file string, b []byte, namespace string) ([]Object, error) {
+	objects, err := readObjects(file, b, namespace)
+	if err == nil {
+		return objects, nil
+	}
+	if foreign := foreignText(file, b); foreign != nil {
+		return nil, foreign
+	}
+
+	return nil, err
+}
+
+// readObjects implements Read.
+func readObjects(file string, b []byte, namespace string) ([]Object, error) {
 	docs, fault := splitDocuments(file, b)
 	if fault != nil {
 		fault.File = file
@@ -162,6 +175,9 @@ var serverFields = map[string]bool{
 func (o *Object) decodeSpec(namespace string) error {
 	if o.node.kind != kindObject {
 		return task.Invalid(task.CodeBadValue, "", "a task must be a mapping of fields such as name, schedule and action")
+	}
+	if err := o.node.foreignObject(); err != nil {
+		return err
 	}
 
 	n := o.node.withoutKeys(serverFields)
