@@ -125,6 +125,10 @@ func (i *importSession) printOrApply(ctx context.Context) error {
 		if err := i.printTasks(); err != nil {
 			return err
 		}
+		if len(i.result.Jobs) == 0 && len(i.result.Refusals) == 0 {
+			i.Note("nothing to import")
+		}
+
 		return i.exitError(nil)
 	}
 

@@ -228,18 +228,20 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	i := newImportSession(f)
 	var owner string
 	cmd := &cobra.Command{
-		Use:   "systemd UNIT-FILE|DIR...",
+		Use:   "systemd UNIT-FILE|DIR|-...",
 		Short: "Import systemd timers as tasks",
 		Long: "Convert systemd timers and the services that they start to tasks, and apply them. The service of a timer is\n" +
 			"looked up in the files that you pass and next to the timer. Calendar events become cron expressions or @at, if\n" +
 			"there is an equivalent; OnUnitActiveSec becomes @every. All settings of the service that a task has are\n" +
-			"converted. The command reports the others. It reads no drop-ins, and imports timers that are disabled, too.\n\n" +
+			"converted. The command reports the others. It reads no drop-ins, except in the output of systemctl cat, and imports\n" +
+			"timers that are disabled, too.\n\n" +
 			"Units in ~/.config/systemd/user and ~/.local/share/systemd/user run as the owner of that directory. With --user,\n" +
 			"all files are units of that user.\n\n" +
 			"The command reports what it cannot import with its line, imports the rest, and exits with 8.",
 		Example: `  carillon import systemd /usr/lib/systemd/system/fstrim.timer --dry-run
   carillon import systemd /etc/systemd/system --shadow
   carillon import systemd backup.timer backup.service --node db-1
+  systemctl cat backup.timer backup.service | carillon import systemd -
   carillon task list -l imported=systemd`,
 		Args: factory.Args(1, -1, "the timer"),
 	}
@@ -261,9 +263,12 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		var units []importer.Unit
-		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, readUnit(name, text)) })
+		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, readUnits(name, text)...) })
 		if err != nil {
 			return err
+		}
+		if !slices.ContainsFunc(units, func(u importer.Unit) bool { return strings.HasSuffix(u.File, ".timer") }) {
+			return fmt.Errorf("%s: contains no timer", strings.Join(paths, ", "))
 		}
 
 		i.addResult(importer.Systemd(units, i.Options))
@@ -274,13 +279,16 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// readUnit parses a unit file, and adds its path, which determines the user.
-func readUnit(name, text string) importer.Unit {
-	u := importer.ReadUnit(name, text)
-	if path, err := filepath.Abs(name); err == nil {
-		u.Path = filepath.ToSlash(path)
+// readUnits parses the units of a file, and adds its path, which determines the user.
+func readUnits(name, text string) []importer.Unit {
+	units := importer.ReadUnits(name, text)
+	if path, err := filepath.Abs(name); err == nil && name != "stdin" {
+		for i := range units {
+			units[i].Path = filepath.ToSlash(path)
+		}
 	}
-	return u
+
+	return units
 }
 
 // addServices adds the services in the directories of timers. The directory of an enabled timer, timers.target.wants, has

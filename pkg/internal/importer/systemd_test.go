@@ -208,6 +208,26 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 	}
 }
 
+// The output of systemctl cat for a timer and its service, each with a drop-in.
+func TestReadUnits_SplitsTheOutputOfCat(t *testing.T) {
+	const text = "# /home/ann/.config/systemd/user/x.timer\n[Timer]\nOnCalendar=daily\n\n# /home/ann/.config/systemd/user/x.timer.d/o.conf\n[Timer]\nOnCalendar=\nOnCalendar=hourly\n\n" +
+		"# /home/ann/.config/systemd/user/x.service\n[Service]\nExecStart=/bin/a\n\n# /home/ann/.config/systemd/user/x.service.d/o.conf\n[Service]\nNice=5\n"
+
+	j := onlyJob(t, importer.Systemd(importer.ReadUnits("stdin", text), importer.Options{Timezone: "UTC"}), "cat")
+	if p := j.Spec.Action.Process; j.Spec.Name != "ann-x" || p.User != "ann" || p.Nice != 5 || !slices.Equal(j.Spec.Schedule, []string{"0 * * * *"}) {
+		t.Errorf("%+v %+v", j.Spec, p)
+	}
+
+	for _, file := range []string{"x.timer", "y.timer"} {
+		if units := importer.ReadUnits(file, "# /etc/systemd/system/x.timer\n[Timer]\n"); len(units) != 1 || units[0].File != file {
+			t.Errorf("%s: %+v", file, units)
+		}
+	}
+	if units := importer.ReadUnits("stdin", "[Timer]\n# /etc/systemd/system/x.timer\n"); len(units) != 1 || units[0].File != "stdin" {
+		t.Errorf("%+v", units)
+	}
+}
+
 func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 	for timer, want := range map[string]string{
 		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec is not supported",

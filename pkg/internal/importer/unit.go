@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,6 +32,30 @@ type setting struct {
 
 // catHeader matches the first line of the output of systemctl cat.
 var catHeader = regexp.MustCompile(`^# (/\S+/systemd/\S+)\n`)
+
+// unitHeader matches the line before each unit in the output of systemctl cat. The lines before drop-ins name a .conf file.
+var unitHeader = regexp.MustCompile(`(?m)^# (/\S+/systemd/\S+\.(?:timer|service))$`)
+
+// ReadUnits parses a unit file, or the output of systemctl cat for one or several units. In such output, drop-ins follow their
+// unit. If the file is not named like a unit, its units have the names in the output.
+func ReadUnits(file, text string) []Unit {
+	headers := unitHeader.FindAllStringSubmatchIndex(text, -1)
+	named := strings.HasSuffix(file, ".timer") || strings.HasSuffix(file, ".service")
+	if len(headers) == 0 || headers[0][0] > 0 || len(headers) == 1 && named {
+		return []Unit{ReadUnit(file, text)}
+	}
+
+	units := make([]Unit, len(headers))
+	for i, h := range headers {
+		end := len(text)
+		if i+1 < len(headers) {
+			end = headers[i+1][0]
+		}
+		units[i] = ReadUnit(path.Base(text[h[2]:h[3]]), text[h[0]:end])
+	}
+
+	return units
+}
 
 // ReadUnit parses a unit file. Like systemd, it skips lines that are not valid.
 func ReadUnit(file, text string) Unit {
