@@ -39,7 +39,6 @@ import (
 	topcmd "github.com/carillonhq/carillon/pkg/cli/top"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // IO contains the streams and the environment of a command.
@@ -220,63 +219,6 @@ func refuseUnknown(f *factory.Factory, cmd *cobra.Command) {
 		}
 		return unknownCommand(cmd, args[0])
 	}
-}
-
-// unknownCommand returns the error for an unknown subcommand, with the one that was probably meant.
-func unknownCommand(cmd *cobra.Command, word string) error {
-	names := wordsOf(cmd, (*cobra.Command).IsAvailableCommand)
-	hint := "see " + cmd.CommandPath() + " --help"
-	if other := synonyms[cmd.CommandPath()][word]; other != "" {
-		hint = "did you mean: " + other
-	} else if near := task.Nearest(word, names); near != "" {
-		hint = "did you mean: " + cmd.CommandPath() + " " + near
-	}
-
-	return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Hint: hint,
-		Message: "unknown command " + task.Quote(word) + " for " + cmd.CommandPath()}}
-}
-
-// synonyms are the words of kubectl, systemctl and other schedulers for commands that have another name here, by the command
-// to which they are given. Each names a whole command.
-var synonyms = map[string]map[string]string{
-	"carillon": {
-		"get": "carillon task get", "describe": "carillon task get", "show": "carillon task get",
-		"ls": "carillon task list", "list": "carillon task list", "jobs": "carillon task list", "ps": "carillon run list",
-		"status": "carillon cluster status", "info": "carillon cluster status", "health": "carillon cluster status",
-		"create": "carillon task create", "add": "carillon task create", "delete": "carillon task delete", "rm": "carillon task delete", "edit": "carillon task edit",
-		"run-now": "carillon task trigger", "start": "carillon task trigger", "trigger": "carillon task trigger", "exec": "carillon task trigger",
-		"stop": "carillon run cancel", "kill": "carillon run cancel", "cancel": "carillon run cancel",
-		"pause": "carillon task pause", "suspend": "carillon task pause", "resume": "carillon task resume", "history": "carillon task history",
-		"drain": "carillon node drain", "cordon": "carillon node cordon", "uncordon": "carillon node resume",
-		"freeze": "carillon cluster freeze", "unfreeze": "carillon cluster unfreeze", "server": "carillon agent", "daemon": "carillon agent",
-		"validate": "carillon schedule lint", "lint": "carillon schedule lint", "explain": "carillon schedule explain", "can-i": "carillon access can",
-	},
-	"carillon task": {
-		"describe": "carillon task get", "show": "carillon task get", "inspect": "carillon task get", "status": "carillon task get", "add": "carillon task create",
-		"rm": "carillon task delete", "remove": "carillon task delete", "run": "carillon task trigger", "start": "carillon task trigger", "exec": "carillon task trigger",
-		"stop": "carillon run cancel", "cancel": "carillon run cancel", "disable": "carillon task pause", "suspend": "carillon task pause",
-		"enable": "carillon task resume", "unpause": "carillon task resume", "logs": "carillon logs", "log": "carillon logs", "runs": "carillon task history",
-		"undo": "carillon task rollback", "set": "carillon task update", "patch": "carillon task update",
-	},
-	"carillon run": {
-		"stop": "carillon run cancel", "kill": "carillon run cancel", "describe": "carillon run get", "show": "carillon run get", "status": "carillon run get",
-		"start": "carillon task trigger", "create": "carillon task trigger", "unpause": "carillon run resume",
-	},
-	"carillon node":    {"uncordon": "carillon node resume", "describe": "carillon node get", "show": "carillon node get", "status": "carillon node list"},
-	"carillon cluster": {"info": "carillon cluster status", "show": "carillon cluster status", "get": "carillon cluster status", "health": "carillon cluster status"},
-	"carillon secret":  {"create": "carillon secret set", "add": "carillon secret set", "update": "carillon secret set", "rm": "carillon secret delete", "describe": "carillon secret get"},
-}
-
-// wordsOf returns the names and aliases of the subcommands of cmd for which wanted returns true.
-func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
-	var names []string
-	for _, c := range cmd.Commands() {
-		if wanted(c) {
-			names = append(append(names, c.Name()), c.Aliases...)
-		}
-	}
-
-	return names
 }
 
 // versionInfo contains the versions of this program and of the server.

@@ -40,23 +40,55 @@ func TestSynonyms_NameCommands(t *testing.T) {
 // What people type who know other tools leads to the command, and never to its opposite.
 func TestUnknownCommand_SuggestsWhatWasMeant(t *testing.T) {
 	root := Tree()
-	taskCommand, _, _ := root.Find([]string{"task"})
 
-	for _, c := range []struct {
-		cmd        *cobra.Command
-		word, want string
-	}{
-		{root, "status", "did you mean: carillon cluster status"},
-		{root, "describe", "did you mean: carillon task get"},
-		{root, "ls", "did you mean: carillon task list"},
-		{taskCommand, "status", "did you mean: carillon task get"},
-		{taskCommand, "creat", "did you mean: carillon task create"},
-		{taskCommand, "unpause", "did you mean: carillon task resume"},
-		{taskCommand, "undiff", "see carillon task --help"},
+	for line, want := range map[string]string{
+		"status": "carillon cluster status", "describe": "carillon task get", "ls": "carillon task list", "job": "carillon task", "doctor": "carillon audit",
+		"trigger": "carillon task trigger", "history": "carillon task history", "drain": "carillon node drain", "rollout": "", "context": "carillon config list",
+		"undelete": "carillon task undelete", "enable": "carillon task resume", "backup": "", "crontab": "carillon import crontab",
+		"task status": "carillon task get", "task creat": "carillon task create", "task unpause": "carillon task resume", "task enable": "carillon task resume",
+		"task disable": "carillon task pause", "task run": "carillon task trigger", "task rename": "carillon task copy", "task clone": "carillon task copy",
+		"task restore": "carillon task undelete", "task undelet": "carillon task undelete", "task new": "carillon task create", "task import": "carillon import",
+		"task restart": "carillon run rerun", "task validate": "carillon schedule lint", "task undiff": "", "task wait": "carillon task get",
+		"run nightly-backup": "carillon task trigger nightly-backup", "run kill": "carillon run cancel", "run log": "carillon run logs", "run Backup!": "", "run delete": "", "run rm": "", "run watch": "carillon run get",
+		"node uncordon": "carillon node resume", "node undrain": "carillon node resume", "node status": "carillon node list", "node disable": "carillon node cordon",
+		"secret put": "carillon secret set", "secret create": "carillon secret set", "secret update": "carillon secret set", "secret show": "carillon secret get", "secret rm": "carillon secret delete", "secret edit": "carillon secret set",
+		"namespace set": "carillon namespace update", "namespace add": "carillon namespace create", "namespace use": "", "token new": "carillon token create",
+		"config get": "carillon config show", "config view": "carillon config show", "config use-context": "carillon config use", "config ls": "carillon config list",
+		"schedule list": "carillon next", "schedule test": "carillon schedule next", "schedule validate": "carillon schedule lint", "schedule describe": "carillon schedule explain",
+		"cluster info": "carillon cluster status", "cluster unfreez": "carillon cluster unfreeze", "access add": "carillon access grant", "access rm": "carillon access revoke", "alert mute": "carillon alert silence",
 	} {
+		words := strings.Fields(line)
+		cmd, _, _ := root.Find(words[:len(words)-1])
+		hint := "did you mean: " + want
+		if want == "" {
+			hint = "see " + cmd.CommandPath() + " --help"
+		}
+
 		var e *failure.Error
-		if err := unknownCommand(c.cmd, c.word); !errors.As(err, &e) || e.Hint != c.want {
-			t.Errorf("%s %s: %v, want the hint %q", c.cmd.CommandPath(), c.word, err, c.want)
+		if err := unknownCommand(cmd, words[len(words)-1]); !errors.As(err, &e) || e.Hint != hint {
+			t.Errorf("%s: %v, want the hint %q", line, e, hint)
+		}
+	}
+}
+
+// The same for flags.
+func TestUnknownFlag_SuggestsWhatWasMeant(t *testing.T) {
+	root := Tree()
+
+	for line, want := range map[string]string{
+		"task create --cron": "did you mean: --schedule", "task create --tz": "did you mean: --timezone", "task create --every": "did you mean: --schedule",
+		"task create --name": "write the name without a flag: carillon task create TASK", "task create --node": "did you mean: --selector 'node = NAME'", "task create --cwd": "did you mean: --dir",
+		"task create --command": "did you mean: --set action.process.command=…", "task create --env-file": "see carillon task create --help", "task create --image": "see carillon task create --help",
+		"task trigger --timeout": "did you mean: --wait=DURATION", "task trigger --follow": "did you mean: --wait", "task list --timeout": "did you mean: --request-timeout", "task list --name": "write the name without a flag: ",
+		"node drain --timeout": "did you mean: --within", "task pause --for": "did you mean: --until", "task delete --force": "did you mean: --yes", "logs --lines": "did you mean: --tail", "events --tail": "see carillon events --help",
+		"task list --selectr": "did you mean: --selector", "task list --all": "did you mean: --all-namespaces", "apply --file": "did you mean: --filename",
+	} {
+		path, flag, _ := strings.Cut(line, " --")
+		cmd, _, _ := root.Find(strings.Fields(path))
+
+		var e *failure.Error
+		if err := cmd.FlagErrorFunc()(cmd, errors.New("unknown flag: --"+flag)); !errors.As(err, &e) || !strings.HasPrefix(e.Hint, want) {
+			t.Errorf("%s: %v, want the hint %q", line, e.Hint, want)
 		}
 	}
 }

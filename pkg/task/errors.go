@@ -91,13 +91,16 @@ const maxTyped = MaxName + 16
 // case, '-' and '_'. If typed has at least three letters, words that begin with it are similar. If several
 // words are equally similar, the first one is returned. A word and its opposite, such as delete and undelete, are not
 // similar.
+//
+// A suggestion must not mean something else than what was typed. So a letter in place of another one counts as two
+// mistakes, and a short word may have only one: "get" is not "set", and "rename" is not "resume".
 func Nearest(typed string, words []string) string {
 	if len(typed) > maxTyped {
 		return ""
 	}
 
 	typed = normalizeKey(typed)
-	best, least := "", len(typed)/3+1
+	best, least := "", maxMistakes(typed)+1
 	for _, w := range words {
 		word := normalizeKey(w)
 		d := len(word) - len(typed) // a lower bound of the distance
@@ -106,18 +109,30 @@ func Nearest(typed string, words []string) string {
 			continue
 		case len(typed) >= 3 && strings.HasPrefix(word, typed):
 			d = min(d, 1)
-		case max(d, -d) > least:
+		case max(d, -d) >= least:
 			continue
 		default:
 			d = editDistance(typed, word)
 		}
 
-		if d < least || (d == least && best == "" && d < len(typed)) {
+		if d < least && d < len(typed) {
 			best, least = w, d
 		}
 	}
 
 	return best
+}
+
+// maxMistakes returns how many mistakes a word may have and still be recognized.
+func maxMistakes(typed string) int {
+	switch {
+	case len(typed) < 5:
+		return 1
+	case len(typed) < 8:
+		return 2
+	}
+
+	return min(len(typed)/3, 4)
 }
 
 // isOpposite reports whether one word is the other one with a prefix that negates or reverses it.
@@ -140,8 +155,8 @@ func didYouMean(typed string, words []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// editDistance returns the number of insertions, deletions, substitutions and swaps of adjacent bytes that
-// convert a to b.
+// editDistance returns the number of insertions, deletions and swaps of adjacent bytes that convert a to b. To replace a
+// byte takes a deletion and an insertion.
 func editDistance(a, b string) int {
 	if len(b) > maxTyped {
 		return len(b) // too long to be similar
@@ -156,12 +171,10 @@ func editDistance(a, b string) int {
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
-			change := 1
+			row[j] = min(last[j], row[j-1]) + 1
 			if a[i-1] == b[j-1] {
-				change = 0
+				row[j] = min(row[j], last[j-1])
 			}
-
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				row[j] = min(row[j], before[j-2]+1)
 			}

@@ -314,6 +314,14 @@ func flagSets(cmd *cobra.Command) [][]string {
 	return [][]string{own, global}
 }
 
+// flagSynonyms are the flags of other tools for what has another flag here. Of several, the first that the command has is meant.
+var flagSynonyms = map[string][]string{
+	"cron": {"schedule"}, "every": {"schedule"}, "tz": {"timezone"}, "time-zone": {"timezone"}, "zone": {"timezone"}, "ns": {"namespace"},
+	"cwd": {"dir"}, "workdir": {"dir"}, "chdir": {"dir"}, "working-dir": {"dir"},
+	"timeout": {"wait=DURATION", "within", "request-timeout"}, "deadline": {"within"}, "for": {"until"}, "follow": {"wait", "watch"},
+	"force": {"yes"}, "lines": {"tail"}, "since-time": {"since"}, "field-selector": {"selector"},
+}
+
 // FlagError converts an error of the flag parser. For an unknown flag it suggests the one that was probably
 // meant.
 func FlagError(cmd *cobra.Command, err error) error {
@@ -334,12 +342,23 @@ func FlagError(cmd *cobra.Command, err error) error {
 
 	slices.Sort(names)
 
-	near := task.Nearest(word, slices.Compact(names))
-	if word == "timeout" { // as far from the flag that it means as from others
-		near = "request-timeout"
+	meant := ""
+	for _, other := range flagSynonyms[word] {
+		name, _, takesValue := strings.Cut(other, "=")
+		if flag := cmd.Flag(name); flag != nil && (!takesValue || flag.Value.Type() != "bool") {
+			meant = other
+			break
+		}
 	}
-	if near != "" {
-		f.Hint = "did you mean: --" + near
+	if meant == "" && word != "name" {
+		meant = task.Nearest(word, slices.Compact(names))
+	}
+
+	switch {
+	case meant != "":
+		f.Hint = "did you mean: --" + meant
+	case word == "name":
+		f.Hint = "write the name without a flag: " + cmd.UseLine()
 	}
 
 	return f

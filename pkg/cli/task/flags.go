@@ -134,6 +134,10 @@ func fieldFlagError(cmd *cobra.Command, err error) error {
 		return factory.FlagError(cmd, err)
 	}
 
+	if word == "node" || word == "host" {
+		return failure.Usage("%s", err).WithHint("did you mean: --selector '%s = NAME'", word)
+	}
+
 	plain := strings.NewReplacer("-", "", "_", "", ".", "")
 	for _, f := range settableFields() {
 		if strings.HasSuffix("."+plain.Replace(f.Path), plain.Replace(word)) && len(word) > 2 {
