@@ -119,7 +119,7 @@ func Query(f *factory.Factory, words []string, selector string, terms ...string)
 			return "", "", failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
 		} else if !IsGlob(w) {
 			if _, err := ParseRef(f, w); err != nil {
-				return "", "", err
+				return "", "", explainWord(w, err)
 			}
 		}
 
@@ -134,11 +134,19 @@ func Query(f *factory.Factory, words []string, selector string, terms ...string)
 	return namespace, client.JoinTerms(append([]string{client.QueryTerm("name", names...)}, terms...)...), nil
 }
 
+// explainWord explains the error for a word that is not a name: what people write for labels is a selector.
+func explainWord(word string, err error) error {
+	if _, wrong := task.ParseSelector(word); err == nil || wrong != nil || !strings.Contains(word, "=") {
+		return err
+	}
+	return failure.Usage("%s is not the name of a task", task.Quote(word)).WithHint("to select tasks by their labels: -l '%s'", word)
+}
+
 // expandWord returns the tasks that one word selects. A glob that matches nothing is an error, as with rm.
 func expandWord(f *factory.Factory, word string, all []Ref) ([]Ref, error) {
 	if !IsGlob(word) {
 		r, err := ParseRef(f, word)
-		return []Ref{r}, err
+		return []Ref{r}, explainWord(word, err)
 	}
 
 	var found []Ref

@@ -71,6 +71,7 @@ func TestQuery_WritesFlagsAndNamesAsTerms(t *testing.T) {
 		{[]string{`w" b*`}, "", nil, "default", `name:"w\" b*"`, ""},
 		{[]string{"[z"}, "", nil, "", "", `"[z" is not a pattern; use *, ? and [a-z]`},
 		{[]string{"a b"}, "", nil, "", "", `name: "a b": use a-z`},
+		{[]string{"team=data"}, "", nil, "", "", `"team=data" is not the name of a task`}, // "team-data" would be another one
 		{nil, "team ~ a", nil, "", "", "selector: "},
 		{nil, " ", nil, "", "", `selector: " " has no terms`}, // not all tasks
 	} {
