@@ -28,6 +28,7 @@ type Error struct {
 	Code    string // one of the Code constants, for programs, such as "bad_schedule"
 	Field   string // the path of the field as the user writes it: "retry.backoff", "schedule[1]"; "" for the input as a whole
 	Message string // the value, quoted and shortened, and the rule
+	Hint    string // what else the reader can do about it; usually empty, because the rule says enough
 }
 
 // The codes of Error.

@@ -131,6 +131,28 @@ func TestCheckTask_AllowsOnlyWhatTheNamespaceLists(t *testing.T) {
 	}
 }
 
+// The error says which flags allow the task. They keep what the namespace allows already.
+func TestCheckTask_SaysHowToAllow(t *testing.T) {
+	for _, c := range []struct {
+		n      task.Namespace
+		change func(*task.Process)
+		want   string
+	}{
+		{task.Namespace{}, func(p *task.Process) { p.Command, p.Shell = nil, "id" }, "--shell"},
+		{task.Namespace{RunAs: []string{"web"}}, func(p *task.Process) { p.Command, p.Shell, p.User = nil, "id", "backup" }, "--run-as web,backup --shell"},
+		{task.Namespace{Groups: []string{"*"}}, func(p *task.Process) { p.Groups = []string{"video", "docker"} }, "--groups '*,docker'"},
+		{task.Namespace{}, func(p *task.Process) { p.EnvFrom, p.Stdin = []task.EnvFrom{{File: "/a"}}, &task.Stdin{File: "/b"} }, "--env-files /a,/b"},
+	} {
+		c.n.Name = "default"
+
+		var e *task.Error
+		err := access.CheckTask(&c.n, spec(func(s *task.Spec) { c.change(s.Action.Process) }))
+		if want := "an administrator can allow it: carillon namespace update default " + c.want; !errors.As(err, &e) || e.Hint != want {
+			t.Errorf("%v: %+v, want %s", err, e, want)
+		}
+	}
+}
+
 func TestCheckTask_MailsNoOutputWhereReadsAreRecorded(t *testing.T) {
 	s := &task.Spec{Action: task.Action{Process: &task.Process{Command: []string{"true"}}}, Output: task.Output{Mail: []string{"ops@example.com"}}}
 	n := &task.Namespace{Name: "shop"}

@@ -16,7 +16,10 @@ import (
 // unless the node's administrator says so.
 func CheckTask(n *task.Namespace, s *task.Spec) error {
 	if f := findForbidden(n, &s.Action); f != nil {
-		return task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
+		err := task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
+		err.Hint = "an administrator can allow it: carillon namespace update " + n.Name + flagsThatAllow(n, s.Action.Process)
+
+		return err
 	}
 	if n.AuditReads && len(s.Output.Mail) > 0 {
 		return task.Invalid(task.CodeNotAllowed, "output.mail", "namespace %s records who reads output (audit_reads), and nothing records who reads a mail", n.Name)
@@ -81,6 +84,52 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	}
 
 	return nil
+}
+
+// flagsThatAllow returns the flags of carillon namespace update with which a namespace allows an action. A flag replaces its
+// list.
+func flagsThatAllow(n *task.Namespace, p *task.Process) string {
+	flags := ""
+	add := func(flag string, allowed, more []string) {
+		if len(more) == 0 {
+			return
+		}
+
+		list := strings.Join(slices.Concat(allowed, more), ",")
+		if strings.Contains(list, "*") {
+			list = "'" + list + "'" // for the shell
+		}
+		flags += " --" + flag + " " + list
+	}
+
+	var users, groups, files []string
+	if p.User != "" && !lists(n.RunAs, p.User) {
+		users = []string{p.User}
+	}
+
+	for _, g := range append([]string{p.Group}, p.Groups...) {
+		if g != "" && !allowsGroup(n.Groups, g) {
+			groups = append(groups, g)
+		}
+	}
+
+	for _, f := range p.EnvFrom {
+		if f.File != "" && !mayRead(n, f.File) {
+			files = append(files, f.File)
+		}
+	}
+	if in := p.Stdin; in != nil && in.File != "" && !mayRead(n, in.File) {
+		files = append(files, in.File)
+	}
+
+	add("run-as", n.RunAs, users)
+	add("groups", n.Groups, groups)
+	add("env-files", n.EnvFiles, files)
+	if p.Shell != "" && !n.Shell {
+		flags += " --shell"
+	}
+
+	return flags
 }
 
 func lists(allowed []string, name string) bool {

@@ -80,6 +80,7 @@ func AsFailure(err error) *Failure {
 			status = http.StatusBadRequest
 		}
 		f = Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
+		f.Hint = field.Hint
 		f.Errors = fieldProblems(err)
 
 		return f
