@@ -85,8 +85,11 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 		asJSON = f.Value.String() == "json"
 	}
 
-	if err := printSettings(out, settings, asJSON); err != nil {
-		return err
+	// People look for the error, and would have to find it below all settings.
+	if asJSON || len(faults) == 0 {
+		if err := printSettings(out, settings, asJSON); err != nil {
+			return err
+		}
 	}
 	if len(faults) == 0 {
 		return nil
