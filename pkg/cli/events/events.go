@@ -29,6 +29,7 @@ type eventFlags struct {
 	since  string
 	task   string
 	kinds  []string
+	limit  int
 }
 
 // usualSince is the default age of the first event in a list.
@@ -49,6 +50,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Example: `  carillon events
   carillon events -f
   carillon events --since 15m --task nightly-backup
+  carillon events --since 2d --limit 20
   carillon events -f -A --kind shard,node
   carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
 		Args: factory.Args(0, 0, ""),
@@ -59,14 +61,23 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&o.since, "since", "", "start at this `TIME`, a duration ago such as 15m, or at an etcd revision (default 1h, with -f now)")
 	cmd.Flags().StringVar(&o.task, "task", "", "show only events of this `TASK` and its runs")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "show only events of these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
+	cmd.Flags().IntVar(&o.limit, "limit", 0, "show only the newest `N` events (default: all)")
 	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
-	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f))        // the flag exists
 
 	return cmd
 }
 
 // watchEvents prints or follows events.
 func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
+	switch {
+	case o.limit < 0:
+		return failure.Usage("--limit %d: must be at least 1, or 0 for all", o.limit)
+	case o.limit > 0 && o.follow:
+		return failure.Usage("--limit cannot be used with -f, which has no newest event").WithHint("to begin later: --since")
+	}
+
 	opts, err := eventOptions(f, o)
 	if err != nil {
 		return err
@@ -77,7 +88,7 @@ func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 		return err
 	}
 	if !o.follow {
-		return printEvents(f, o, c.Events.All(ctx, opts), f.Format == output.FormatJSON)
+		return printEvents(f, o, newestEvents(c.Events.All(ctx, opts), o.limit), f.Format == output.FormatJSON)
 	}
 
 	opts.Lost = func(err error) {
@@ -89,6 +100,32 @@ func watchEvents(ctx context.Context, f *factory.Factory, o eventFlags) error {
 	}
 
 	return printEvents(f, o, c.Events.Follow(ctx, opts), false)
+}
+
+// newestEvents returns the last n events, or all if n is 0. It ends with the first error.
+func newestEvents(events iter.Seq2[task.Event, error], n int) iter.Seq2[task.Event, error] {
+	if n == 0 {
+		return events
+	}
+
+	return func(yield func(task.Event, error) bool) {
+		var newest []task.Event // at most 2n, so that each is moved once
+		for e, err := range events {
+			if err != nil {
+				yield(task.Event{}, err)
+				return
+			}
+			if newest = append(newest, e); len(newest) == 2*n {
+				newest = slices.Delete(newest, 0, n)
+			}
+		}
+
+		for _, e := range newest[max(0, len(newest)-n):] {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
 }
 
 // eventOptions converts the flags to options of the client.
