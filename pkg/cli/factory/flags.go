@@ -135,6 +135,10 @@ func WrongTime(flag string, err error) error {
 func DurationVar(flags *pflag.FlagSet, to *time.Duration, name string, standard time.Duration, usage string) {
 	*to = standard
 	flags.Var((*durationValue)(to), name, usage)
+
+	if standard == 0 {
+		flags.Lookup(name).DefValue = "" // so that the help does not name 0s as the default, which only means that the flag is not given
+	}
 }
 
 // durationValue is the value of a flag that is a duration.

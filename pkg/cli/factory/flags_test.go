@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
@@ -91,5 +94,14 @@ func TestParseTime_ReadsWhatTablesPrint(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestDurationVar_ShowsOnlyADefaultThatMeansSomething(t *testing.T) {
+	flags, d := pflag.NewFlagSet("", pflag.ContinueOnError), time.Duration(0)
+	factory.DurationVar(flags, &d, "for", 0, "look ahead for this `DURATION`")
+	factory.DurationVar(flags, &d, "within", 10*time.Minute, "stop after this `DURATION`")
+	if help := flags.FlagUsages(); strings.Contains(help, "0s") || !strings.Contains(help, "(default 10m)") {
+		t.Error(help)
 	}
 }
