@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -141,9 +142,73 @@ func taskOffers(f *factory.Factory, pattern string) Lookup {
 // Task is like Tasks, for a command that takes only one task.
 func Task(f *factory.Factory) Func { return At(Tasks(f), nil) }
 
-// Runs completes names of tasks, and ids of runs if typed begins with one.
+// Query completes the words of a query: names of tasks, keys of terms, and the values of states, labels and alerts.
+func Query(f *factory.Factory) Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		key, _, isTerm := strings.Cut(typed, ":")
+		var values []Offer
+		switch plain := strings.TrimPrefix(key, "-"); {
+		case !isTerm:
+			words, directive := Tasks(f)(cmd, done, typed)
+			if len(words) > 0 || typed == "" {
+				return words, directive
+			}
+
+			for _, name := range readmodel.QueryKeys() {
+				if strings.HasPrefix(name, plain) {
+					words = append(words, typed[:len(typed)-len(plain)]+name+":")
+				}
+			}
+
+			return words, directive | cobra.ShellCompDirectiveNoSpace
+		case plain == "state":
+			values = fixedOffers(readmodel.QueryStates())
+		case plain == "alert":
+			values = fixedOffers(append(task.TaskAlertKindNames(), "any"))
+		case plain == "label":
+			values = taskLabels(f, cmd)
+		}
+
+		for i, v := range values {
+			values[i].Word = key + ":" + v.Word
+		}
+
+		return Matching(values, done, typed)
+	}
+}
+
+// fixedOffers returns words without a description.
+func fixedOffers(words []string) []Offer {
+	offers := make([]Offer, len(words))
+	for i, w := range words {
+		offers[i].Word = w
+	}
+	return offers
+}
+
+// runsOfTask is how many runs completion offers after TASK@.
+const runsOfTask = 20
+
+// Runs completes names of tasks, ids of runs if typed begins with one, and the newest runs of a task after TASK@.
 func Runs(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if name, _, of := strings.Cut(typed, "@"); of {
+			return Matching(Live(f, cmd, "runs of "+name, func(ctx context.Context, c *client.Client) ([]Offer, error) {
+				r, err := selection.ParseRef(f, name)
+				if err != nil {
+					return nil, err
+				}
+
+				runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{Limit: runsOfTask})
+				offers := make([]Offer, len(runs))
+				for i, run := range runs {
+					offers[i] = Offer{name + "@" + run.ID, output.OneLine(string(run.State))}
+				}
+
+				return offers, err
+			}), done, typed)
+		}
+
 		if !selection.RunIDStart.MatchString(typed) {
 			return Tasks(f)(cmd, done, typed)
 		}
@@ -194,12 +259,17 @@ func Nodes(f *factory.Factory) Func {
 // TaskLabels completes a selector with the labels of tasks.
 func TaskLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return nextTerm(Live(f, cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			l := labelsSeen{}
-			err := someTasks(ctx, f, c, "", func(t client.Task) { l.countLabels(t.Labels) })
-			return l.listOffers(), err
-		}), typed)
+		return nextTerm(taskLabels(f, cmd), typed)
 	}
+}
+
+// taskLabels returns the labels of tasks.
+func taskLabels(f *factory.Factory, cmd *cobra.Command) []Offer {
+	return Live(f, cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
+		l := labelsSeen{}
+		err := someTasks(ctx, f, c, "", func(t client.Task) { l.countLabels(t.Labels) })
+		return l.listOffers(), err
+	})
 }
 
 // NodeLabels completes a selector with the labels and facts of nodes.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/complete"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
@@ -47,7 +48,7 @@ func Command(f *factory.Factory) *cobra.Command {
   carillon load label:team=data
   carillon load -n billing -o wide
   carillon load -o json | jq '.peaks[0]'`,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: complete.Query(f),
 	}
 	flags := cmd.Flags()
 	factory.DurationVar(flags, &o.span, "for", 24*time.Hour, "look ahead for this `DURATION`, at most 24h")
@@ -65,7 +66,7 @@ func Command(f *factory.Factory) *cobra.Command {
 func run(cmd *cobra.Command, f *factory.Factory, o options, words []string) error {
 	switch {
 	case o.span < time.Minute || o.span > 24*time.Hour || o.span%time.Minute != 0:
-		return failure.Usage("--for %s: use a number of minutes between 1m and 24h", o.span)
+		return failure.Usage("--for %s: use a number of minutes between 1m and 24h", task.Duration(o.span))
 	case o.peaks < 0 || o.peaks > 20:
 		return failure.Usage("--peaks %d: use a number from 0 to 20", o.peaks)
 	}

@@ -89,7 +89,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
   carillon task list --sort failures --limit 10
   carillon task list 'nightly-*' -w
   carillon task list --columns name,state,left`,
-		ValidArgsFunction: complete.Tasks(f),
+		ValidArgsFunction: complete.Query(f),
 	}
 	l.bindFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {

@@ -54,7 +54,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
   carillon next
   carillon next -A --for 2h -o wide
   carillon next -l team=data --until 18:00`,
-		ValidArgsFunction: complete.Tasks(f),
+		ValidArgsFunction: complete.Query(f),
 	}
 	u.Flags.Bind(cmd, false)
 	bindTerms(cmd)

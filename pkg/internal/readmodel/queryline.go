@@ -79,6 +79,18 @@ var queryKeys = []queryKey{
 // receiverKey is the key of the terms that Receivers returns.
 const receiverKey = "notify"
 
+// QueryKeys returns the keys of terms, in the order of the documentation.
+func QueryKeys() []string {
+	names := make([]string, len(queryKeys))
+	for i, k := range queryKeys {
+		names[i] = k.name
+	}
+	return names
+}
+
+// QueryStates returns the states of terms such as state:failed.
+func QueryStates() []string { return slices.Clone(queryStates) }
+
 // keyOf returns the key of a term.
 func (t *queryTerm) keyOf() *queryKey {
 	i := slices.IndexFunc(queryKeys, func(k queryKey) bool { return k.name == t.key })
