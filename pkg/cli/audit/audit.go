@@ -81,7 +81,7 @@ func noSuchCommand(cmd *cobra.Command, words []string) error {
 // runAudit runs the audit and, on request, the repairs.
 func runAudit(ctx context.Context, f *factory.Factory, o auditFlags) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
-		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
+		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", task.Duration(o.pause))
 	}
 	if o.dryRun && !o.repair {
 		return failure.Usage("--dry-run requires --repair; an audit alone changes nothing")

@@ -56,7 +56,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 				return failure.Usage("--peer-url: must be an https URL at which the other members reach it, such as https://10.0.0.2:2380")
 			}
 			if validFor < time.Minute || validFor > maxTokenLife {
-				return failure.Usage("--expires %s: must be between 1m and %s", validFor, maxTokenLife)
+				return failure.Usage("--expires %s: must be between 1m and %s", task.Duration(validFor), task.Duration(maxTokenLife))
 			}
 
 			token, expires, err := peercerts.NewToken(dataDir, peercerts.Member{Name: words[0], Host: u.Hostname()}, validFor, f.Now())

@@ -62,7 +62,7 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 		return failure.Usage("--columns requires -o table or -o wide, not -o %s", f.Format)
 	}
 	if f.Timeout <= 0 {
-		return failure.Usage("--request-timeout %s: must be more than 0", f.Timeout)
+		return failure.Usage("--request-timeout %s: must be more than 0", task.Duration(f.Timeout))
 	}
 	if f.AllNamespaces && cmd.Flags().Changed("namespace") {
 		return failure.Usage("--namespace and --all-namespaces cannot be used together")

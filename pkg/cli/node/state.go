@@ -44,7 +44,7 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 	factory.DurationVar(cmd.Flags(), &limit, "within", limit, "stop waiting after this `DURATION` and exit with 5")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if limit <= 0 {
-			return failure.Usage("--within %s: must be more than 0", limit)
+			return failure.Usage("--within %s: must be more than 0", task.Duration(limit))
 		}
 		return nil
 	}

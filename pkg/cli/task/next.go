@@ -66,7 +66,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	flags.BoolVar(&u.failing, "failing", false, "show only tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if u.span < 0 || u.span == 0 && flags.Changed("for") {
-			return failure.Usage("--for %s: must be more than 0", u.span)
+			return failure.Usage("--for %s: must be more than 0", task.Duration(u.span))
 		}
 		if u.span > 0 && u.until != "" {
 			return failure.Usage("--for and --until cannot be used together")

@@ -42,9 +42,9 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ahead <= 0 || ahead > 24*time.Hour:
-			return failure.Usage("--ahead %s: use a duration of at most 24h", ahead)
+			return failure.Usage("--ahead %s: use a duration of at most 24h", task.Duration(ahead))
 		case every < 500*time.Millisecond || every > time.Hour:
-			return failure.Usage("--every %s: use a duration from 500ms to 1h", every)
+			return failure.Usage("--every %s: use a duration from 500ms to 1h", task.Duration(every))
 		}
 
 		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
