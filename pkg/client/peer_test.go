@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,6 +180,34 @@ func TestListener_OfTheCallersOwnGetsTheToken(t *testing.T) {
 
 	if got.Load() != "Bearer "+theToken {
 		t.Errorf("got %v", got.Load())
+	}
+}
+
+// A server that ends while its owner is looked up counts as unreachable, like one that refuses the connection.
+// It does not count as untrusted, and a write to it was certainly not executed.
+func TestListener_ThatEndsMeanwhileIsAway(t *testing.T) {
+	t.Parallel()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	c, err := client.New(client.Config{Server: "http://" + listener.Addr().String(), Token: theToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// The client looks the owner up when the connection is open.
+	ends := &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
+		if err := errors.Join(err, listener.Close()); err != nil {
+			t.Error(err)
+		}
+	}}
+
+	var e *client.Error
+	if err := c.Tasks.Delete(httptrace.WithClientTrace(t.Context(), ends), "default", "a", 0); !errors.As(err, &e) || e.Code != client.CodeUnavailable {
+		t.Errorf("a write: %v", err)
 	}
 }
 
