@@ -104,30 +104,31 @@ type Node struct {
 	history     *etcdhistory.Monitor
 	peers       *peerprobe.Prober
 
-	nodes    *kv.Mirror         // nodes/
-	known    *record.KnownNodes // decodes nodes/, and reuses records that have not changed
-	limits   *kv.Mirror         // access/nodes/, on a node that does not keep all access records; else nil
-	owners   *kv.Mirror         // owners/
-	moves    *kv.Mirror         // shards that are being handed over
-	presence *presence
-	member   *memberMonitor
-	states   *stateController
-	health   *nodeHealth
-	facts    *hostfacts.Monitor
-	fleet    *placement.Fleet  // the nodes, as the placement of runs uses them
-	engine   *scheduler.Engine // the workers of the node's shards
-	keeper   *shard.Keeper     // starts and stops the workers
-	keep     wake.Signal       // wakes the keeper
-	announce wake.Signal       // makes the presence announce the node's record at once
-	leader   *leader
-	election *election.Election
-	executor *executor.Executor
-	actions  *httpaction.Runner // runs HTTP attempts; nil: a test replaces it
-	freezes  freezes
-	rules    *alertRules // of alerts; nil: the node does not schedule
-	guardian *guardian.Client
-	groups   *cgroup.Groups    // nil: none
-	orphans  *proctree.Orphans // nil: orphans do not become children of the daemon
+	nodes       *kv.Mirror                  // nodes/
+	known       *record.Known[task.Node]    // decodes nodes/, and reuses records that have not changed
+	limits      *kv.Mirror                  // access/nodes/, on a node that does not keep all access records; else nil
+	owners      *kv.Mirror                  // owners/
+	knownOwners *record.Known[record.Owner] // decodes owners/ in the same way
+	moves       *kv.Mirror                  // shards that are being handed over
+	presence    *presence
+	member      *memberMonitor
+	states      *stateController
+	health      *nodeHealth
+	facts       *hostfacts.Monitor
+	fleet       *placement.Fleet  // the nodes, as the placement of runs uses them
+	engine      *scheduler.Engine // the workers of the node's shards
+	keeper      *shard.Keeper     // starts and stops the workers
+	keep        wake.Signal       // wakes the keeper
+	announce    wake.Signal       // makes the presence announce the node's record at once
+	leader      *leader
+	election    *election.Election
+	executor    *executor.Executor
+	actions     *httpaction.Runner // runs HTTP attempts; nil: a test replaces it
+	freezes     freezes
+	rules       *alertRules // of alerts; nil: the node does not schedule
+	guardian    *guardian.Client
+	groups      *cgroup.Groups    // nil: none
+	orphans     *proctree.Orphans // nil: orphans do not become children of the daemon
 
 	fleetChanged wake.Signal                    // wakes followFleet
 	placedBy     atomic.Pointer[authority.View] // the access records by which the fleet was set
@@ -241,6 +242,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 		n.rules = &alertRules{keys: keys, mirror: n.newMirror(keys.AlertRules(), "alert rules")}
 	}
 	n.known = record.NewKnownNodes(keys)
+	n.knownOwners = record.NewKnownOwners(keys)
 	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, check: n.history.CheckRecord, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
 
@@ -274,7 +276,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 	}
 	n.engine = scheduler.New(engine)
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
-		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(keys, n.owners.Snapshot().KVs) },
+		Node: cfg.Name, Owners: n.shardOwners,
 		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
 		Handovers: func() []record.Handover { return record.DecodeHandovers(keys, n.moves.Snapshot().KVs) },
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
@@ -295,7 +297,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 		eligibility: n.eligibility, announce: n.announce, log: n.log,
 	}
 	n.health = &nodeHealth{
-		cfg: cfg, env: n.env, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
+		cfg: cfg, env: n.env, record: n.record, owners: n.shardOwners, state: n.state, presence: n.presence,
 		eligibility: n.eligibility, listeners: n.listeners, access: n.access, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
 	}
 	n.wireMonitors()

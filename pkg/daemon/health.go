@@ -30,9 +30,8 @@ import (
 type nodeHealth struct {
 	cfg         Config
 	env         Environment
-	keys        record.Keys
 	record      *clusterRecord
-	owners      *kv.Mirror
+	owners      func() []record.Owner // of all shards, from the mirror
 	state       *datadir.State
 	presence    *presence
 	eligibility *eligibility
@@ -78,7 +77,7 @@ func (h *nodeHealth) checkDeciding() error {
 
 // ownShards returns the shards that are assigned to this node, from the mirror.
 func (h *nodeHealth) ownShards() []record.Owner {
-	return slices.DeleteFunc(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != h.cfg.Name })
+	return slices.DeleteFunc(h.owners(), func(o record.Owner) bool { return o.Node != h.cfg.Name })
 }
 
 // CheckFiring returns why the node does not fire, or nil. It fires if it decides its ticks and all
@@ -93,7 +92,7 @@ func (h *nodeHealth) CheckFiring() error {
 		// A node that owns no shards, by its roles or its state, has nothing to fire.
 		return nil
 	}
-	if owned := len(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs)); owned < h.record.atStart.Shards {
+	if owned := len(h.owners()); owned < h.record.atStart.Shards {
 		return fmt.Errorf("%d of the %d shards of the cluster have an owner", owned, h.record.atStart.Shards)
 	}
 
@@ -162,6 +161,9 @@ func (n *Node) newHistoryMonitor() *etcdhistory.Monitor {
 
 // presentNodes returns the records of the present nodes, from the mirror.
 func (n *Node) presentNodes() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
+
+// shardOwners returns the owners of all shards, as etcd last reported them.
+func (n *Node) shardOwners() []record.Owner { return n.knownOwners.Decode(n.owners.Snapshot().KVs) }
 
 // eligibilityChanged wakes all components that depend on whether the node may own shards.
 func (n *Node) eligibilityChanged() {

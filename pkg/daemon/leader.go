@@ -82,7 +82,7 @@ func (n *Node) newNotifier() *notifier.Notifier {
 			return ns == nil || ns.AuditReads
 		},
 		Fleet: func() ([]task.Node, []record.Owner) {
-			return n.presentNodes(), record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)
+			return n.presentNodes(), n.shardOwners()
 		},
 		Warnings: func(ctx context.Context) ([]task.Warning, bool, error) {
 			facts, err := status.ReadFacts(ctx)

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -40,14 +39,11 @@ type world struct {
 
 func newWorld(t testing.TB, edits ...func(*Config)) *world {
 	t.Helper()
-	parsed, err := ownTemplates()
+	parsed, err := embeddedTemplates()
 	must(t, err)
 
 	return newWorldOf(t, screens(), parsed, edits...)
 }
-
-// ownTemplates parses the templates of all screens only once, because that takes longer than most tests.
-var ownTemplates = sync.OnceValues(func() (*templates, error) { return parseTemplates(embedded, screens()) })
 
 // newWorldWith is newWorld with other screens.
 func newWorldWith(t testing.TB, list []Screen, fsys fs.FS) *world {

@@ -69,14 +69,16 @@ type Server struct {
 
 // New returns the pages of a node. It reads no files but embedded ones, and starts no goroutines.
 func New(cfg Config) (*Server, error) {
-	list := screens()
-	t, err := parseTemplates(embedded, list)
+	t, err := embeddedTemplates()
 	if err != nil {
 		return nil, fmt.Errorf("ui: %w", err)
 	}
 
-	return newServer(cfg, list, t)
+	return newServer(cfg, screens(), t)
 }
+
+// embeddedTemplates returns the templates of the product, which are parsed once for all nodes of a process.
+var embeddedTemplates = sync.OnceValues(func() (*templates, error) { return parseTemplates(embedded, screens()) })
 
 // newServer returns the pages of some screens with their templates.
 func newServer(cfg Config, list []Screen, t *templates) (*Server, error) {

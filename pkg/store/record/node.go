@@ -31,36 +31,47 @@ func DecodeNodes(keys Keys, all []*mvccpb.KeyValue) []task.Node {
 	return nodes
 }
 
-// KnownNodes decodes snapshots of nodes/ like DecodeNodes, but decodes each record only once.
-// Every node rewrites its own record every 5 s, so of a thousand nodes most are unchanged since
-// the previous snapshot. The results share labels, roles and facts, and must not be modified.
-// KnownNodes is safe for concurrent use.
-type KnownNodes struct {
-	keys Keys
+// Known decodes snapshots of a range, but decodes each record only once. Of a thousand nodes, each
+// of which rewrites its own record every 5 s, and of a thousand shards, most are unchanged since the
+// previous snapshot. The results share slices and maps, and must not be modified. Known is safe for
+// concurrent use.
+type Known[T any] struct {
+	decode func(*mvccpb.KeyValue) (T, bool)
 
 	mu    sync.Mutex
-	known []knownNode // from the last snapshot, in the order of the keys
+	known []knownRecord[T] // from the last snapshot, in the order of the keys
 }
 
-// knownNode is a record and its decoded form, or the error of its decoding.
-type knownNode struct {
+// knownRecord is a record and its decoded form. It is not ok if snapshots omit it.
+type knownRecord[T any] struct {
 	record *mvccpb.KeyValue
-	node   task.Node
-	err    error
+	value  T
+	ok     bool
 }
 
-// NewKnownNodes returns a KnownNodes without records.
-func NewKnownNodes(keys Keys) *KnownNodes { return &KnownNodes{keys: keys} }
+// NewKnownNodes returns what decodes snapshots of nodes/ as DecodeNodes does.
+func NewKnownNodes(keys Keys) *Known[task.Node] {
+	return &Known[task.Node]{decode: func(e *mvccpb.KeyValue) (task.Node, bool) {
+		n, err := DecodeNode(keys, e)
+		return n, err == nil
+	}}
+}
 
-// Decode decodes a snapshot, which must be sorted by key. It omits records that cannot be read.
-func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
+// NewKnownOwners returns what decodes snapshots of owners/ as DecodeOwners does.
+func NewKnownOwners(keys Keys) *Known[Owner] {
+	return &Known[Owner]{decode: func(e *mvccpb.KeyValue) (Owner, bool) { return decodeOwner(keys, e) }}
+}
+
+// Decode decodes a snapshot, which must be sorted by key. The caller may modify the slice, but not what is in its
+// elements.
+func (k *Known[T]) Decode(all []*mvccpb.KeyValue) []T {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	before, now := k.known, make([]knownNode, 0, len(all))
-	nodes := make([]task.Node, 0, len(all))
+	before, now := k.known, make([]knownRecord[T], 0, len(all))
+	values := make([]T, 0, len(all))
 	for _, e := range all {
-		// Both lists are sorted, so records of nodes that are gone are skipped here.
+		// Both lists are sorted, so records that are gone are skipped here.
 		for len(before) > 0 && bytes.Compare(before[0].record.Key, e.Key) < 0 {
 			before = before[1:]
 		}
@@ -68,18 +79,18 @@ func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 		if len(before) > 0 && bytes.Equal(before[0].record.Key, e.Key) && before[0].record.ModRevision == e.ModRevision {
 			now = append(now, before[0])
 		} else {
-			n, err := DecodeNode(k.keys, e)
-			now = append(now, knownNode{e, n, err})
+			value, ok := k.decode(e)
+			now = append(now, knownRecord[T]{e, value, ok})
 		}
 
-		if last := &now[len(now)-1]; last.err == nil {
-			nodes = append(nodes, last.node)
+		if last := &now[len(now)-1]; last.ok {
+			values = append(values, last.value)
 		}
 	}
 
 	k.known = now
 
-	return nodes
+	return values
 }
 
 // Owner is the record of the node that may write to a shard.
@@ -100,21 +111,28 @@ type Owner struct {
 func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
 	owners := make([]Owner, 0, len(all))
 	for _, e := range all {
-		shard, ok := keys.ParseOwner(string(e.Key))
-		if !ok {
-			continue
+		if o, ok := decodeOwner(keys, e); ok {
+			owners = append(owners, o)
 		}
-
-		o, err := Decode[Owner](e.Value)
-		if err != nil {
-			o = Owner{}
-		}
-
-		o.Shard, o.Fence, o.raw = shard, e.ModRevision, e.Value
-		owners = append(owners, o)
 	}
 
 	return owners
+}
+
+// decodeOwner decodes a key below owners/. It returns false if the key is not that of a shard.
+func decodeOwner(keys Keys, e *mvccpb.KeyValue) (Owner, bool) {
+	shard, ok := keys.ParseOwner(string(e.Key))
+	if !ok {
+		return Owner{}, false
+	}
+
+	o, err := Decode[Owner](e.Value)
+	if err != nil {
+		o = Owner{}
+	}
+	o.Shard, o.Fence, o.raw = shard, e.ModRevision, e.Value
+
+	return o, true
 }
 
 // Handover is the record of a handover. It names the node that loads a shard before it becomes
