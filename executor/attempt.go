@@ -245,11 +245,11 @@ func (a *attempt) describeIn(h *record.Held) {
 	h.PausedAt, h.PausedMS = task.Time{}, a.Sum.Milliseconds()
 	switch {
 	case a.pauseFailed():
-		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, "", "", "it could not be paused: "+a.Err.Error()
+		h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = false, nil, nil, "it could not be paused: "+a.Err.Error()
 	case h.PauseRequested && !a.Since.IsZero():
 		h.State, h.PausedAt = task.Paused, task.At(a.Since)
 	case !h.PauseRequested:
-		h.PausedBy = ""
+		h.PausedBy = nil
 	}
 }
 

@@ -129,7 +129,7 @@ func TestNext(t *testing.T) {
 	base.Retry = task.Retry{Attempts: 3, Backoff: task.Duration(10 * time.Second), Factor: 2, MaxBackoff: task.Duration(time.Hour),
 		On: []task.State{task.Failed, task.Lost}}
 	base.LatenessMS = new(int64(5))
-	base.CreatedBy, base.EnvNames = "ann (token k3vq)", []string{"A", "B"}
+	base.CreatedBy, base.EnvNames = &task.Actor{Subject: "ann", Token: "k3vq"}, []string{"A", "B"}
 	base.Args, base.TargetNode = []string{"x"}, "n1"
 	end := base.Run
 
@@ -173,7 +173,7 @@ func TestNext(t *testing.T) {
 			t.Errorf("%s: waits %s for attempt %d: %+v", name, got, w.Attempt, w)
 		}
 
-		if w.CreatedBy != base.CreatedBy || !slices.Equal(w.EnvNames, base.EnvNames) {
+		if !w.CreatedBy.Equal(base.CreatedBy) || !slices.Equal(w.EnvNames, base.EnvNames) {
 			t.Errorf("%s: asked for by %q with %q", name, w.CreatedBy, w.EnvNames)
 		}
 		if !slices.Equal(w.Args, base.Args) || w.TargetNode != base.TargetNode {

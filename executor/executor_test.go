@@ -117,13 +117,13 @@ func TestExecutor_Cancel(t *testing.T) {
 	n.change("waits", cancelled)
 
 	r := n.ended("waits")
-	if r.State != task.Cancelled || r.Reason != task.ReasonCancelled || r.CancelledBy != "someone" || !r.StartedAt.IsZero() || n.exists("waits") {
+	if r.State != task.Cancelled || r.Reason != task.ReasonCancelled || !r.CancelledBy.Is("someone") || !r.StartedAt.IsZero() || n.exists("waits") {
 		t.Errorf("got %+v", r)
 	}
 
 	n.change("runs", cancelled)
 	r = n.ended("runs")
-	if r.State != task.Cancelled || r.Signal != "SIGTERM" || r.CancelledBy != "someone" || executortest.Alive(pid) {
+	if r.State != task.Cancelled || r.Signal != "SIGTERM" || !r.CancelledBy.Is("someone") || executortest.Alive(pid) {
 		t.Errorf("got %+v", r)
 	}
 

@@ -472,7 +472,7 @@ func TestHTTP_AKillCancelsTheRequestAtOnce(t *testing.T) {
 		after(time.Second)
 		n.change("r1", cancelled)
 		after(0)
-		if r := n.ended("r1"); r.State != task.Cancelled || r.CancelledBy != "someone" {
+		if r := n.ended("r1"); r.State != task.Cancelled || !r.CancelledBy.Is("someone") {
 			t.Errorf("got %+v", r)
 		}
 		if want := []process.Kill{{Cause: process.CauseCancel}}; !slices.Equal(seen(n.http, &n.http.kills), want) {

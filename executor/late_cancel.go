@@ -33,7 +33,7 @@ type lateCancel struct {
 // applyTo returns the record of the attempt with the cancel in it, as if it had been requested there. Everything that
 // the executor decides or writes follows from the record, so a late cancel is handled like any other.
 func (l *lateCancel) applyTo(h *record.Held) *record.Held {
-	if l == nil || h.CancelRequested && h.CancelledBy == l.By && h.CancelReason == "" {
+	if l == nil || h.CancelRequested && h.CancelledBy.Equal(l.By) && h.CancelReason == "" {
 		return h
 	}
 
@@ -191,7 +191,7 @@ func (e *Executor) applyLateCancel(c task.LateCancel) (out task.LateCancelled, e
 	}
 
 	e.log.Warn("ending an attempt whose cancel etcd cannot store, because it is full",
-		zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("by", c.By))
+		zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Stringer("by", c.By))
 	e.bindLateCancel(a)
 	e.markDirty(a)
 

@@ -27,7 +27,7 @@ func newFullNode(t *testing.T, change ...func(*Config)) (*node, *kvmem.Store) {
 
 // lateCancelOf returns the cancel of an attempt of a run.
 func lateCancelOf(run string, token int64) task.LateCancel {
-	return task.LateCancel{Namespace: "default", Task: "job", Run: run, Token: token, By: "user:ann"}
+	return task.LateCancel{Namespace: "default", Task: "job", Run: run, Token: token, By: task.NewActor("user:ann")}
 }
 
 func withRetries(a *task.Assigned) {
@@ -76,7 +76,7 @@ func TestLateCancel_OfAnAttempt(t *testing.T) {
 
 		held := *a.Held
 		s := newState()
-		s.cancelsLate[lateID{}] = &lateCancel{LateCancel: task.LateCancel{By: "user:ann"}}
+		s.cancelsLate[lateID{}] = &lateCancel{LateCancel: task.LateCancel{By: task.NewActor("user:ann")}}
 		s.bindLateCancel(a)
 
 		if got := nextStep(a, v); got != c.next {
@@ -85,7 +85,7 @@ func TestLateCancel_OfAnAttempt(t *testing.T) {
 
 		// Whatever the inbox shows next, the cancel holds.
 		a.setHeld(&held)
-		if !a.CancelRequested || a.CancelledBy != "user:ann" || held.CancelRequested || Next(a.Assigned, task.Run{State: task.Failed}, v.now, 0) != nil {
+		if !a.CancelRequested || !a.CancelledBy.Is("user:ann") || held.CancelRequested || Next(a.Assigned, task.Run{State: task.Failed}, v.now, 0) != nil {
 			t.Errorf("%s: after its record was read again: %+v", name, a.Held)
 		}
 	}
@@ -129,7 +129,7 @@ func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 		executortest.Must(t, err)
 
 		return len(l.list()) == 2 && !slices.ContainsFunc(l.list(), func(c task.LateCancel) bool {
-			return c.By != "user:ann" || c.End == nil || c.End.State != task.Cancelled || c.End.CancelledBy != "user:ann"
+			return !c.By.Is("user:ann") || c.End == nil || c.End.State != task.Cancelled || !c.End.CancelledBy.Is("user:ann")
 		})
 	})
 	// A second cancel that is applied only now takes nothing away from the first.
@@ -149,7 +149,7 @@ func TestLateCancel_EndsARunningAttemptAndRecordsItLater(t *testing.T) {
 	etcd.SetFull(false)
 	for _, run := range []string{"runs", "waits"} {
 		r := n.ended(run)
-		if r.State != task.Cancelled || r.Reason != task.ReasonCancelled || r.CancelledBy != "user:ann" || n.waits(run) != nil {
+		if r.State != task.Cancelled || r.Reason != task.ReasonCancelled || !r.CancelledBy.Is("user:ann") || n.waits(run) != nil {
 			t.Errorf("%s: %+v", run, r)
 		}
 	}
@@ -221,10 +221,10 @@ func TestLateCancel_SurvivesTheDaemon(t *testing.T) {
 	})
 	n.join()
 
-	if r := n.ended("seen"); r.State != task.Cancelled || r.Signal != "SIGTERM" || r.CancelledBy != "user:ann" || r.Token != tokens["seen"] {
+	if r := n.ended("seen"); r.State != task.Cancelled || r.Signal != "SIGTERM" || !r.CancelledBy.Is("user:ann") || r.Token != tokens["seen"] {
 		t.Errorf("seen: %+v", r)
 	}
-	if r := n.ended("unseen"); r.State != task.Lost || r.CancelledBy != "user:ann" {
+	if r := n.ended("unseen"); r.State != task.Lost || !r.CancelledBy.Is("user:ann") {
 		t.Errorf("unseen: %+v", r)
 	}
 	executortest.Eventually(t, "the attempt that was not cancelled is retried", func() bool { return n.waits("other") != nil })

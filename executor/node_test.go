@@ -192,7 +192,7 @@ func freezePatiently(tr *proctree.Tree) error {
 	return err
 }
 
-func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "someone" }
+func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, task.NewActor("someone") }
 
 // get reads a key, and retries if etcd takes too long to answer.
 func (n *node) get(key string) *clientv3.GetResponse {
@@ -317,7 +317,7 @@ func (n *node) cancelIfThere(run string) {
 		n.t.Errorf("%s was cancelled, and waits for a retry: %+v", run, w)
 	}
 
-	if r.CancelledBy != "someone" {
+	if !r.CancelledBy.Is("someone") {
 		n.t.Errorf("got %+v", r)
 	}
 }

@@ -18,9 +18,9 @@ import (
 )
 
 func pause(a *task.Assigned) {
-	a.PauseRequested, a.PausedBy, a.ResumedBy = true, "ann", ""
+	a.PauseRequested, a.PausedBy, a.ResumedBy = true, task.NewActor("ann"), nil
 }
-func letGoOn(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, "bob" }
+func letGoOn(a *task.Assigned) { a.PauseRequested, a.ResumedBy = false, task.NewActor("bob") }
 
 // is waits until the record of a run has a state.
 func (n *node) is(run string, state task.State) *task.Assigned {
@@ -58,7 +58,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	n.change("pauses", pause) // before it is recorded as running
 
 	a := n.is("pauses", task.Paused)
-	if a.PausedAt.IsZero() || a.StartedAt.IsZero() || a.PausedMS != 0 || a.PausedBy != "ann" || !a.PauseRequested {
+	if a.PausedAt.IsZero() || a.StartedAt.IsZero() || a.PausedMS != 0 || !a.PausedBy.Is("ann") || !a.PauseRequested {
 		t.Errorf("got %+v", a)
 	}
 
@@ -74,7 +74,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 
 	n.change("pauses", letGoOn)
 	a = n.is("pauses", task.Running)
-	if !a.PausedAt.IsZero() || a.PausedMS < 30 || a.PausedBy != "" || a.ResumedBy != "bob" {
+	if !a.PausedAt.IsZero() || a.PausedMS < 30 || a.PausedBy != nil || !a.ResumedBy.Is("bob") {
 		t.Errorf("got %+v", a)
 	}
 
@@ -104,7 +104,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	var w *task.Waiting
 	executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("pauses"); return w != nil })
 
-	if w.Attempt != 2 || w.PausedMS != 0 || w.PausedBy != "" || w.Attempts[0].State != task.Failed {
+	if w.Attempt != 2 || w.PausedMS != 0 || w.PausedBy != nil || w.Attempts[0].State != task.Failed {
 		t.Errorf("the next attempt is %+v", w)
 	}
 
@@ -144,7 +144,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	n.change("cancel", cancelled)
 
 	if r := n.ended("cancel"); r.State != task.Cancelled || r.ExitCode == nil || *r.ExitCode != 5 || r.OutputTail != "said\n" ||
-		r.PausedMS == 0 || !r.PausedAt.IsZero() || r.PausedBy != "" {
+		r.PausedMS == 0 || !r.PausedAt.IsZero() || r.PausedBy != nil {
 		t.Errorf("cancelled: %+v", r)
 	}
 
@@ -244,7 +244,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 
 	n.change("held", letGoOn)
 
-	if r := n.ended("held"); r.State != task.Succeeded || r.PausedMS != 0 || r.PausedBy != "" {
+	if r := n.ended("held"); r.State != task.Succeeded || r.PausedMS != 0 || r.PausedBy != nil {
 		t.Errorf("got %+v", r)
 	}
 
@@ -262,7 +262,7 @@ func TestPause_BeforeTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if w := n.waits("back"); w == nil || w.Reason != task.ReasonHandBack || w.PausedBy != "" {
+	if w := n.waits("back"); w == nil || w.Reason != task.ReasonHandBack || w.PausedBy != nil {
 		t.Errorf("handed back: %+v", w)
 	}
 }
@@ -360,7 +360,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	var a *task.Assigned
 	executortest.Eventually(t, "the record says so", func() bool { a, _ = n.inbox("unpausable"); return !a.PauseRequested })
 
-	if a.State != task.Running || !strings.Contains(a.Message, "could not be paused: freeze: 1 processes") || a.PausedBy != "" || a.ResumedBy != "" {
+	if a.State != task.Running || !strings.Contains(a.Message, "could not be paused: freeze: 1 processes") || a.PausedBy != nil || a.ResumedBy != nil {
 		t.Errorf("got %+v", a)
 	}
 

@@ -556,7 +556,7 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	executortest.Eventually(t, "the cancel is known", known)
 	b.on.Store(false)
 
-	if r := n.ended("fails"); r.State != task.Failed || r.CancelledBy != "someone" {
+	if r := n.ended("fails"); r.State != task.Failed || !r.CancelledBy.Is("someone") {
 		t.Errorf("got %+v", r)
 	}
 

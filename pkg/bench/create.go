@@ -169,7 +169,7 @@ func (c *cluster) taskCreator(writes kv.Committer) func(context.Context, task.Sp
 
 	return func(ctx context.Context, s task.Spec) error {
 		now := task.At(time.Now())
-		t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
+		t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: task.NewActor("bench")}
 		_, err := through.CreateTask(ctx, c.taskRef(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
 
 		return err

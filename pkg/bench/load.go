@@ -56,7 +56,7 @@ func (l load) makeTask(i int) (task.Task, task.Entry) {
 	}
 
 	anchor := task.At(l.origin.Add(l.anchorOffset(i)))
-	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: "bench"}
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: task.NewActor("bench")}
 
 	return t, task.NewEntry(t, task.At(l.origin), anchor)
 }
@@ -264,7 +264,7 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 	}
 
 	created := task.At(p.origin)
-	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: created, UpdatedAt: created, UpdatedBy: "bench"}
+	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: created, UpdatedAt: created, UpdatedBy: task.NewActor("bench")}
 
 	return t, task.NewEntry(t, created, task.At(anchor))
 }

@@ -23,7 +23,7 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 		State: task.State(args[2]), Trigger: task.TriggerSchedule, Owner: "node-a", Attempt: 1, CreatedAt: at, DispatchedAt: at, StartedAt: at}}
 	if len(args) > 3 {
 		_, by, _ := strings.Cut(args[3], "by=")
-		run.PauseRequested, run.PausedBy = true, by
+		run.PauseRequested, run.PausedBy = true, task.NewActor(by)
 		run.PausedAt = task.At(tick.Add(time.Minute))
 	}
 
@@ -61,7 +61,7 @@ func parts(ts *testscript.TestScript, _ bool, args []string) {
 		default:
 			a := task.Assigned{Instance: "i", Generation: 1, Action: t.Task.Action, KillGrace: t.Task.KillGrace, Run: run}
 			if by != "" {
-				a.PauseRequested, a.PausedBy, a.PausedAt = true, by, at
+				a.PauseRequested, a.PausedBy, a.PausedAt = true, task.NewActor(by), at
 			}
 			w.put(ts, w.store.Keys().Run("node-a", r, part), a)
 		}

@@ -94,7 +94,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 			return owners.Owner{Node: "node-a", Store: w.store, Shards: shards, Ref: ref, Now: time.Now}.Ask(ctx, q, slices.Concat(without, lost))
 		},
 		StateTimeout: time.Second,
-		SetState: func(ctx context.Context, state, _ string) error {
+		SetState: func(ctx context.Context, state string, _ *task.Actor) error {
 			n, err := w.store.Node(ctx, "node-a")
 			if err != nil {
 				return err
@@ -554,7 +554,7 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 			e.Own.Failures = n
 		case "pause":
 			e.Paused = true
-			e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(time.Now()), By: task.PausedByFailures, Reason: v})
+			e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(time.Now()), By: task.NewActor(task.PausedByFailures), Reason: v})
 		case "until":
 			ts.Check(e.Own.Pauses[len(e.Own.Pauses)-1].Until.UnmarshalText([]byte(v)))
 		default:

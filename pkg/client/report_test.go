@@ -10,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // The first node dies when it has queued the run, before it can answer. The program goes on with the second node, which knows
@@ -38,7 +39,7 @@ func TestMakeReport_SurvivesTheDeathOfItsNode(t *testing.T) {
 	second := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, id, ok := strings.Cut(r.URL.Path, "/runs/"); ok {
 			end.Do(func() {
-				if _, err := cluster.Store.CancelQueued(r.Context(), apikit.Ref("default", "report"), id, "user:ann", cluster.Clock.Now()); err != nil {
+				if _, err := cluster.Store.CancelQueued(r.Context(), apikit.Ref("default", "report"), id, task.NewActor("user:ann"), cluster.Clock.Now()); err != nil {
 					t.Error(err)
 				}
 			})

@@ -202,15 +202,15 @@ type TaskVersion struct {
 
 // DeletedTask is a task that was deleted within the last week.
 type DeletedTask struct {
-	Namespace  string     `json:"namespace" doc:"The namespace of the task."`
-	Name       string     `json:"name" doc:"The name of the task."`
-	UID        string     `json:"uid,omitempty" doc:"That of the deleted task. An undeleted task has a new one."`
-	Generation int64      `json:"generation,omitempty" doc:"The number of the version of the task: it increases by one with each change."`
-	DeletedAt  task.Time  `json:"deleted_at" doc:"When it was deleted."`
-	DeletedBy  string     `json:"deleted_by,omitempty" doc:"Who deleted it."`
-	Why        string     `json:"why,omitempty" doc:"Why the task was deleted, if nobody did."`
-	Until      task.Time  `json:"until" doc:"The task can be undeleted until then."`
-	Spec       *task.Spec `json:"spec,omitempty" doc:"What undelete creates. Absent: the task cannot be undeleted."`
+	Namespace  string      `json:"namespace" doc:"The namespace of the task."`
+	Name       string      `json:"name" doc:"The name of the task."`
+	UID        string      `json:"uid,omitempty" doc:"That of the deleted task. An undeleted task has a new one."`
+	Generation int64       `json:"generation,omitempty" doc:"The number of the version of the task: it increases by one with each change."`
+	DeletedAt  task.Time   `json:"deleted_at" doc:"When it was deleted."`
+	DeletedBy  *task.Actor `json:"deleted_by,omitempty" doc:"Who deleted it."`
+	Why        string      `json:"why,omitempty" doc:"Why the task was deleted, if nobody did."`
+	Until      task.Time   `json:"until" doc:"The task can be undeleted until then."`
+	Spec       *task.Spec  `json:"spec,omitempty" doc:"What undelete creates. Absent: the task cannot be undeleted."`
 }
 
 // RollbackRequest is the body of a rollback.
@@ -274,7 +274,7 @@ type ClusterStatus struct {
 	Epoch       int           `json:"epoch" doc:"Increases by one with each restore of etcd from a snapshot."`
 	Schema      int           `json:"schema" doc:"The version of the layout of keys in etcd."`
 	CreatedAt   task.Time     `json:"created_at" doc:"When the cluster was created."`
-	ChangedBy   string        `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
+	ChangedBy   *task.Actor   `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
 	ChangedAt   task.Time     `json:"changed_at,omitzero" doc:"When its settings were last changed."`
 	Change      string        `json:"change,omitempty" doc:"The kind of change, if it is not a setting."`
 	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`

@@ -411,7 +411,7 @@ func (k *formatKeeper) runStep(ctx context.Context, down *formatDowngrade) error
 		return nil
 	}
 
-	f.Cluster.Cluster = c.MarkChanged(k.node, task.At(k.env.Now()), "")
+	f.Cluster.Cluster = c.MarkChanged(task.NodeActor(k.node), task.At(k.env.Now()), "")
 	if err := k.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
 		return err
 	}
@@ -459,7 +459,7 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *f
 		return nil
 	}
 
-	f.Cluster.Cluster = f.Cluster.MarkChanged(k.node, task.At(k.env.Now()), "")
+	f.Cluster.Cluster = f.Cluster.MarkChanged(task.NodeActor(k.node), task.At(k.env.Now()), "")
 	if err := k.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
 		return err
 	}

@@ -268,7 +268,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told[e.Detail] = task.ActorName(e.Actor)
+		told[e.Detail] = e.Actor.Name()
 	}
 	for _, change := range []string{"etcd member n3 removed", "etcd member n3 added at " + tr.peers["n3"]} {
 		if told[change] != "service:bootstrap" {

@@ -98,7 +98,7 @@ func (c *cluster) leadsToWhatIsThere(events []task.Event) {
 		switch {
 		case e.Kind == task.EventRun:
 			runs[e.Task+"/"+e.Run] = e.State
-			if e.Actor == "" && e.Action != task.ActionLate {
+			if e.Actor == nil && e.Action != task.ActionLate {
 				c.t.Errorf("an event without a cause: %+v", e)
 			}
 		case e.Kind == task.EventShard:

@@ -198,7 +198,7 @@ func (l *ledgerLimiter) checkUse(ctx context.Context) error {
 	}
 
 	reason := fmt.Sprintf("etcd uses %d %% of its quota", percent)
-	if err := l.store.ChangeCluster(ctx, old, c.MarkChanged(l.node, task.At(l.env.Now()), reason)); err != nil {
+	if err := l.store.ChangeCluster(ctx, old, c.MarkChanged(task.NodeActor(l.node), task.At(l.env.Now()), reason)); err != nil {
 		return err
 	}
 

@@ -134,7 +134,7 @@ func TestLedgerLimiter_WritesALimitOnce(t *testing.T) {
 		if wrote := written != 0 && c.Mod != written; shownLimit(c.LedgerLimit) != step.want || wrote != step.writes || *c.Ledger != task.Duration(time.Hour) {
 			t.Errorf("at %d %%: limit %s, written: %t, setting %s", step.inUse, shownLimit(c.LedgerLimit), wrote, c.Ledger)
 		}
-		if want := fmt.Sprintf("etcd uses %d %% of its quota", step.inUse); step.writes && (c.Change != want || c.ChangedBy != "n1" || !c.ChangedAt.Equal(now)) {
+		if want := fmt.Sprintf("etcd uses %d %% of its quota", step.inUse); step.writes && (c.Change != want || !c.ChangedBy.Is("node:n1") || !c.ChangedAt.Equal(now)) {
 			t.Errorf("at %d %%: changed by %s at %s: %s", step.inUse, c.ChangedBy, c.ChangedAt, c.Change)
 		}
 		written = c.Mod

@@ -193,7 +193,7 @@ func (p *presence) nodeRecord() task.Node {
 
 	if p.draining {
 		if n.State != task.NodeDraining {
-			n.StateBy = "" // the process stops; no operator requested the state
+			n.StateBy = nil // the process stops; no operator requested the state
 		}
 		n.State = task.NodeDraining
 	}

@@ -51,7 +51,7 @@ func (c *cluster) pausesWhileFollowed() {
 	grows()
 	do("pause")
 	still()
-	if got := c.until("n3", "steady", run.ID, task.Paused); got.PausedAt.IsZero() || task.ActorName(got.PausedBy) != "service:bootstrap" {
+	if got := c.until("n3", "steady", run.ID, task.Paused); got.PausedAt.IsZero() || got.PausedBy.Name() != "service:bootstrap" {
 		t.Errorf("paused, it is %+v", got)
 	}
 	do("resume")

@@ -35,7 +35,7 @@ type stateController struct {
 // requestState sets the state that an operator requests, and returns when it is announced in etcd. The state survives
 // restarts. by is who requested it. If it cannot be announced before ctx ends, it is kept all the same, and the error
 // wraps task.ErrUnavailable.
-func (c *stateController) requestState(ctx context.Context, state, by string) error {
+func (c *stateController) requestState(ctx context.Context, state string, by *task.Actor) error {
 	if err := c.state.SetWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", c.node, err)
 	}
@@ -63,7 +63,7 @@ func (c *stateController) run(ctx context.Context) error {
 		// A request for a former instance, or one that was applied before, is only deleted.
 		known := slices.Contains([]string{task.NodeReady, task.NodeCordoned, task.NodeDraining}, r.State)
 		if r.Instance == c.instance && r.Mod > obeyed && known {
-			c.log.Info("received a request to change state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
+			c.log.Info("received a request to change state", zap.String("node", c.node), zap.String("state", r.State), zap.Stringer("by", r.By))
 
 			if err := c.requestState(ctx, r.State, r.By); err != nil {
 				c.log.Warn("could not change to the requested state", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -44,7 +43,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	running := c.trigger("n1", "long")
 	c.until("n1", "long", running.ID, task.Running)
 
-	if n, err := c.client("n1").Nodes.Drain(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "service:bootstrap") {
+	if n, err := c.client("n1").Nodes.Drain(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !n.StateBy.Is("service:bootstrap") {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	c.owned("n1")
@@ -60,7 +59,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.start("n2")
-	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining && n.StateBy != "" })
+	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining && n.StateBy != nil })
 	c.owned("n1")
 
 	if _, err := c.client("n2").Nodes.Cordon(t.Context(), "n2"); err != nil {

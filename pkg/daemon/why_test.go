@@ -185,7 +185,7 @@ func (c *cluster) updatedBy(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return one.UpdatedBy
+	return one.UpdatedBy.String()
 }
 
 // manyTasks creates tasks whose one tick is at the same instant, which it returns, and a few others. The others

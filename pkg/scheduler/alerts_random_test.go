@@ -181,7 +181,7 @@ func (j *judgedTask) judge(before *task.Alert) string {
 		return "it closes as " + string(now.Closed.Why)
 	case j.isFailing():
 		return "it closes, and the task is failing"
-	case now.Closed.Why == task.AlertDismissed && now.Closed.By == "" && j.isRetried():
+	case now.Closed.Why == task.AlertDismissed && now.Closed.By == nil && j.isRetried():
 		return "it closes as dismissed, and a failed run was started again"
 	}
 
@@ -253,7 +253,7 @@ func randomAlerts(t *testing.T, seed uint64) {
 				w.ok(err)
 			}
 		case x < 85 && len(dead) > 0:
-			_ = w.store.Dismiss(w.ctx, ref(name), dead[r.IntN(len(dead))], "ann", time.Now())
+			_ = w.store.Dismiss(w.ctx, ref(name), dead[r.IntN(len(dead))], task.NewActor("ann"), time.Now())
 		case x < 88:
 			w.update(name, false, func(t *task.Task) {
 				if t.Alerts == nil {

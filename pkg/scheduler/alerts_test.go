@@ -51,8 +51,8 @@ func (w *world) alerts() map[string]string {
 			list[name] = "open"
 		default:
 			list[name] = "closed, " + string(a.Closed.Why)
-			if a.Closed.By != "" {
-				list[name] += " by " + a.Closed.By
+			if a.Closed.By != nil {
+				list[name] += " by " + a.Closed.By.String()
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func (w *world) dismiss(name string) {
 	list, err := w.store.DeadRuns(w.ctx, ref(name))
 	w.ok(err)
 	for _, d := range list {
-		w.ok(w.store.Dismiss(w.ctx, ref(name), d, "ann", time.Now()))
+		w.ok(w.store.Dismiss(w.ctx, ref(name), d, task.NewActor("ann"), time.Now()))
 	}
 }
 
@@ -179,7 +179,7 @@ func TestAlerts_OpenAndClose(t *testing.T) {
 		w.runAs("succeeds", task.Succeeded)
 		w.dismiss("dismissed")
 		w.remove("deleted")
-		w.update("unwatched", false, func(t *task.Task) { t.Alerts, t.UpdatedBy = nil, "bob" })
+		w.update("unwatched", false, func(t *task.Task) { t.Alerts, t.UpdatedBy = nil, task.NewActor("bob") })
 		want["succeeds failures"], want["dismissed failures"] = "closed, succeeded", "closed, dismissed by ann"
 		want["deleted failures"], want["unwatched failures"] = "closed, deleted", "closed, not_watched by bob"
 		w.wantAlerts(30*time.Second, want)
@@ -567,7 +567,7 @@ func TestAlerts_OfLimits(t *testing.T) {
 		w.create("short", cronned("@manual"), allow, long)
 		w.create("paused", cronned("@manual"), allow, limit(func(a *task.Alerts) { a.MaxPause = task.Duration(20 * time.Minute) }))
 		w.create("quiet", cronned("10 12,18 * * *"), on("node = nowhere"))
-		w.pauseBy("paused", task.Pause{Since: task.At(w.clock()), By: "ann"})
+		w.pauseBy("paused", task.Pause{Since: task.At(w.clock()), By: task.NewActor("ann")})
 
 		time.Sleep(2 * time.Minute)
 		w.setClockToNow()
@@ -597,7 +597,7 @@ func TestAlerts_OfLimits(t *testing.T) {
 		w.setClockToNow()
 		w.start("no-slot")
 		w.finish("long", task.Succeeded)
-		w.pauseBy("paused", task.Pause{Since: task.At(start), By: "ann", Ended: task.At(w.clock()), EndedBy: "bob"})
+		w.pauseBy("paused", task.Pause{Since: task.At(start), By: task.NewActor("ann"), Ended: task.At(w.clock()), EndedBy: task.NewActor("bob")})
 		want["no-slot max_lateness"], want["long max_duration"], want["paused max_pause"] = "closed, started", "closed, succeeded", "closed, resumed by bob"
 		w.wantAlerts(2*time.Minute, want)
 	})
@@ -654,7 +654,7 @@ func TestAlerts_OfRules(t *testing.T) {
 		w.wantAlerts(0, map[string]string{})
 
 		put := func(name, selector string, a task.Alerts) {
-			w.put(w.store.Keys().AlertRule("default", name), record.EncodeAlertRule(task.AlertRule{Selector: selector, Alerts: a, UpdatedBy: "ann"}))
+			w.put(w.store.Keys().AlertRule("default", name), record.EncodeAlertRule(task.AlertRule{Selector: selector, Alerts: a, UpdatedBy: task.NewActor("ann")}))
 		}
 		put("m", "team=data", task.Alerts{Notify: []string{"ops/slack"}})
 		want := map[string]string{"created-again failures": "open", "deleted-rule failures": "open", "exempt failures": "open", "relabelled failures": "open"}
@@ -673,7 +673,7 @@ func TestAlerts_OfRules(t *testing.T) {
 		w.wantAlerts(0, want)
 
 		w.update("relabelled", false, labelled(map[string]string{"team": "web"}))
-		w.update("exempt", false, func(t *task.Task) { t.Alerts, t.UpdatedBy = &task.Alerts{Failures: new(0)}, "bob" })
+		w.update("exempt", false, func(t *task.Task) { t.Alerts, t.UpdatedBy = &task.Alerts{Failures: new(0)}, task.NewActor("bob") })
 		w.remove("created-again")
 		want["relabelled failures"], want["exempt failures"], want["created-again failures"] = "closed, not_watched", "closed, not_watched by bob", "closed, deleted"
 		w.wantAlerts(30*time.Second, want)

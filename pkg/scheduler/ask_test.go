@@ -93,7 +93,7 @@ func TestAsk_ANewOwnerKnowsThePast(t *testing.T) {
 				run("meanwhile", task.Succeeded)
 				dead, err := w.store.DeadRuns(w.ctx, ref("dismissed"))
 				w.ok(err)
-				w.ok(w.store.Dismiss(w.ctx, ref("dismissed"), dead[0], "ann", w.clock()))
+				w.ok(w.store.Dismiss(w.ctx, ref("dismissed"), dead[0], task.NewActor("ann"), w.clock()))
 				w.trigger("meanwhile")
 				w.eventually("another run is active", func() bool { return len(w.active("meanwhile")) == 1 })
 				time.Sleep(time.Second)

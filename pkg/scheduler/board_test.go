@@ -245,7 +245,7 @@ func TestBoard_FailsUntilAllFailuresAreDismissed(t *testing.T) {
 			}
 
 			for i, want := range []int{1, 0} {
-				w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann", w.clock()))
+				w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], task.NewActor("ann"), w.clock()))
 				h.see()
 
 				q := &readmodel.Query{}

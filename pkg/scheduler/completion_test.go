@@ -84,7 +84,7 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 			st, err := w.store.Task(w.ctx, ref("a"))
 			w.ok(err)
 			w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(1), st.Task.UID)), `{"uid":"`+st.Task.UID+`","scheduled_time":"2026-01-02T12:00:01Z","state":"skipped","reason":"overlap","trigger":"schedule","ended_at":"2026-01-02T12:00:13Z"}`)
-			_, err = w.store.CancelQueued(w.ctx, ref("a"), manual, "somebody", w.clock())
+			_, err = w.store.CancelQueued(w.ctx, ref("a"), manual, task.NewActor("somebody"), w.clock())
 			w.ok(err)
 		},
 	} {
@@ -149,7 +149,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 		{"cancelled while it waits", []option{on("role = none")}, func(w *world, h *testWorker) {
 			h.decide(10)
 			w.at(12)
-			_, err := w.store.CancelQueued(w.ctx, ref("a"), w.ids("a")[0], "somebody", w.clock())
+			_, err := w.store.CancelQueued(w.ctx, ref("a"), w.ids("a")[0], task.NewActor("somebody"), w.clock())
 			w.ok(err)
 			h.decide(13)
 		}, 12, 22},

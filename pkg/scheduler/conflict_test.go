@@ -98,7 +98,7 @@ func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 	id := w.trigger("a")
 	h.see()
 	h.gate.play(before(func() {
-		_, err := w.store.CancelQueued(w.ctx, ref("a"), id, "me", w.clock())
+		_, err := w.store.CancelQueued(w.ctx, ref("a"), id, task.NewActor("me"), w.clock())
 		w.ok(err)
 	}))
 

@@ -216,9 +216,10 @@ func (e spanEnded) applyTo(s *shardState, _ int64, _ time.Time) { s.endSpan(e.ta
 
 // cancelAsked requests that the node of an attempt ends it.
 type cancelAsked struct {
-	task        *state.Task
-	attempt     *state.Attempt
-	who, reason string // who is the user who cancelled the run, or empty
+	task    *state.Task
+	attempt *state.Attempt
+	who     *task.Actor // the user who cancelled the run, or nil
+	reason  string
 }
 
 func (a cancelAsked) writeTo(c *store.Commit) { c.AskCancel(a.attempt.Watch.Held, a.who, a.reason) }

@@ -93,7 +93,8 @@ func (p *plan) mayAskCancel(t *state.Task, a *state.Attempt) bool {
 // askCancel requests that the node of an attempt ends it. The reason is one of: the task was deleted, the
 // attempt is a part whose run ends, or a newer tick replaces it.
 func (p *plan) askCancel(t *state.Task, a *state.Attempt) {
-	reason, who := task.ReasonDeleted, ""
+	reason := task.ReasonDeleted
+	var who *task.Actor
 
 	switch {
 	case t.Orphan(a.Run):
@@ -293,7 +294,7 @@ func (p *plan) deleteExpired(t *state.Task) {
 	}
 
 	b := &background.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.records.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
-		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
+		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: task.NewActor(ttlDeletedBy),
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}
 

@@ -21,7 +21,7 @@ func (w *world) endAs(name string, state task.State, at float64) {
 func (w *world) wantPaused(name string, failures int) {
 	w.Helper()
 	e, own := w.entry(name), w.own(name)
-	if !e.Paused || len(own.Pauses) == 0 || own.Pauses[len(own.Pauses)-1].By != task.PausedByFailures || own.Failures != failures ||
+	if !e.Paused || len(own.Pauses) == 0 || !own.Pauses[len(own.Pauses)-1].By.Is(task.PausedByFailures) || own.Failures != failures ||
 		!strings.Contains(own.Pauses[len(own.Pauses)-1].Reason, fmt.Sprint(failures)) {
 		w.Errorf("paused %t, %+v", e.Paused, own)
 	}
@@ -230,7 +230,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
 	w.ok(err)
 	for _, d := range dead {
-		w.ok(w.store.Dismiss(w.ctx, ref("a"), d, "ann", w.clock()))
+		w.ok(w.store.Dismiss(w.ctx, ref("a"), d, task.NewActor("ann"), w.clock()))
 	}
 	h.trimTo("a", task.History{Keep: 20, Record: task.RecordFailures})
 

@@ -328,14 +328,14 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	w.end(w.part("a", 0), task.Failed) // waits for another attempt
 	h.decide(2.1)
 	w.wantParts("a", "0 queued", "1 dispatched n1", "2 left")
-	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, task.NewActor("ada"), w.clock())
 	w.ok(err)
 	h.decide(2.2)
 	h.decide(3.2)
 	w.wantParts("a", "0 cancelled", "1 dispatched n1", "2 left")
 
 	a := w.part("a", 1)
-	if !a.CancelRequested || a.CancelledBy != "ada" {
+	if !a.CancelRequested || !a.CancelledBy.Is("ada") {
 		t.Fatalf("part 1 is not cancelled: %+v", a.Assigned)
 	}
 
@@ -344,7 +344,7 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	w.want("a", "+1 cancelled cancelled_by_user")
 	w.wantParts("a", "0 cancelled", "1 cancelled n1", "2 cancelled")
 
-	if p := w.parent("a"); p.CancelledBy != "ada" || p.Reason != task.ReasonCancelled {
+	if p := w.parent("a"); !p.CancelledBy.Is("ada") || p.Reason != task.ReasonCancelled {
 		t.Errorf("the run is %+v", p)
 	}
 }
@@ -358,12 +358,12 @@ func TestFanOut_CancelledUnseen_GivesNothingMoreOut(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), parts(2), stagger(time.Second))
 	h.decide(1)
 	h.see()
-	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, task.NewActor("ada"), w.clock())
 	w.ok(err)
 	h.blind(3)
 	w.wantParts("a", "0 dispatched n1", "1 left")
 
-	if p := w.parent("a"); p.Fan.Cancel != task.ReasonCancelled || p.CancelledBy != "ada" {
+	if p := w.parent("a"); p.Fan.Cancel != task.ReasonCancelled || !p.CancelledBy.Is("ada") {
 		t.Errorf("the run is %+v", p)
 	}
 }
@@ -377,7 +377,7 @@ func TestFanOut_CancelledUnseen_TriesNoPartAgain(t *testing.T) {
 	h.decide(1)
 	w.end(w.part("a", 0), task.Failed)
 	h.decide(1.1)
-	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, "ada", w.clock())
+	_, err := w.store.CancelQueued(w.ctx, ref("a"), w.parent("a").ID, task.NewActor("ada"), w.clock())
 	w.ok(err)
 	h.blind(3)
 	w.wantParts("a", "0 cancelled", "1 dispatched n1")
@@ -650,12 +650,12 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.at(3)
 	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
 		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
-		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, FanOut: task.FanOut{Fan: dead[0].Fan}}, Env: map[string]string{"A": "1"}}))
+		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: task.NewActor("ann"), EnvNames: []string{"A"}}, FanOut: task.FanOut{Fan: dead[0].Fan}}, Env: map[string]string{"A": "1"}}))
 	h.decide(3)
 	h.decide(3.1)
 	asked := func(where string, r task.Run) {
 		t.Helper()
-		if r.CreatedBy != "ann" || !slices.Equal(r.EnvNames, []string{"A"}) {
+		if !r.CreatedBy.Is("ann") || !slices.Equal(r.EnvNames, []string{"A"}) {
 			t.Errorf("%s: asked for by %q with %q", where, r.CreatedBy, r.EnvNames)
 		}
 	}

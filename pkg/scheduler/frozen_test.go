@@ -12,7 +12,7 @@ import (
 func (w *world) freeze(namespace string) {
 	w.Helper()
 	w.refreeze(func(f task.Freezes) task.Freezes {
-		f, _ = f.Freeze(task.Freeze{Namespace: namespace, Since: task.At(w.clock()), By: "ann", Reason: "a move"})
+		f, _ = f.Freeze(task.Freeze{Namespace: namespace, Since: task.At(w.clock()), By: task.NewActor("ann"), Reason: "a move"})
 		return f
 	})
 }
@@ -20,7 +20,7 @@ func (w *world) freeze(namespace string) {
 func (w *world) unfreeze(namespace string) {
 	w.Helper()
 	w.refreeze(func(f task.Freezes) task.Freezes {
-		f, _, _ = f.Unfreeze(namespace, task.At(w.clock()), "ann")
+		f, _, _ = f.Unfreeze(namespace, task.At(w.clock()), task.NewActor("ann"))
 		return f
 	})
 }
@@ -148,7 +148,7 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	t.Parallel()
 	frozen := func(by string) *task.Freezes {
-		f, _ := task.Freezes{}.Freeze(task.Freeze{By: by})
+		f, _ := task.Freezes{}.Freeze(task.Freeze{By: task.NewActor(by)})
 		return &f
 	}
 
@@ -157,7 +157,7 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	want := func(by string, rev int64) {
 		t.Helper()
 		f, at := e.currentFreezes()
-		if at != rev || f.Of("any") == nil && by != "" || by != "" && f.Of("any").By != by {
+		if at != rev || f.Of("any") == nil && by != "" || by != "" && !f.Of("any").By.Is(by) {
 			t.Errorf("it goes by %+v of revision %d, want %q of %d", f, at, by, rev)
 		}
 	}

@@ -350,7 +350,7 @@ func (c *chronicle) edit(w *world, change string, opts ...option) {
 		o(&t)
 	}
 
-	t.Generation, t.UpdatedAt, t.UpdatedBy, t.Change = t.Generation+1, now, "ann", change
+	t.Generation, t.UpdatedAt, t.UpdatedBy, t.Change = t.Generation+1, now, task.NewActor("ann"), change
 	since, anchor := old.Entry.From, old.Entry.Anchor
 	resumed := old.Task.Paused && !t.Paused
 	if (resumed || !task.SameTicks(old.Task.Spec, t.Spec)) && since.Before(now.Time) {
@@ -365,11 +365,11 @@ func (c *chronicle) edit(w *world, change string, opts ...option) {
 	}
 
 	if !old.Task.Paused && t.Paused {
-		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann"})
+		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: task.NewActor("ann")})
 		own.Pauses = own.Pauses[max(0, len(own.Pauses)-task.KeepPauses):]
 	}
 	if n := len(own.Pauses); n > 0 && resumed {
-		own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = now, "ann"
+		own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = now, task.NewActor("ann")
 	}
 
 	e.Own = &own

@@ -103,7 +103,7 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	w.want("a", "+1 dispatched", "+2 queued overlap")
 
 	a := w.active("a")[0]
-	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced || a.CancelledBy != "" {
+	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced || a.CancelledBy != nil {
 		t.Fatalf("the attempt that is to give way: %+v", a)
 	}
 

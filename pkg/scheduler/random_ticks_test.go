@@ -256,7 +256,7 @@ func keepOwn(old store.Stored, e *task.Entry, now task.Time, resumed bool) {
 			own.Pauses[n-1].Ended = now
 		}
 	case !old.Entry.Paused && e.Paused:
-		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann"})
+		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: task.NewActor("ann")})
 	}
 
 	e.Own = &own

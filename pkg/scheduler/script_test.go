@@ -568,7 +568,7 @@ func (s *script) createTask(a *scriptArgs, name string) {
 	t := task.Task{Spec: a.spec(name, fields), UID: uid, Generation: 1, CreatedAt: now, UpdatedAt: now}
 	e := task.NewEntry(t, now, now)
 	if t.Paused {
-		e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
+		e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: task.NewActor("ann"), Until: t.PausedUntil}}}
 	}
 	s.checkedBy(&e)
 
@@ -613,11 +613,11 @@ func (s *script) edit(a *scriptArgs) string {
 
 	switch {
 	case t.Paused && !old.Entry.Paused:
-		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann", Until: t.PausedUntil})
+		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: task.NewActor("ann"), Until: t.PausedUntil})
 	case !t.Paused && old.Entry.Paused:
 		from, own.Failures = now, 0
 		if n := len(own.Pauses); n > 0 {
-			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = now, "ann"
+			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = now, task.NewActor("ann")
 		}
 	}
 
@@ -722,13 +722,13 @@ func (s *script) cancelRun(a *scriptArgs) string {
 
 	if queued := a.has("queued"); queued {
 		_, id := a.address(name)
-		_, err := s.store.CancelQueued(s.ctx, s.ref(name), id, "ann", s.clock())
+		_, err := s.store.CancelQueued(s.ctx, s.ref(name), id, task.NewActor("ann"), s.clock())
 		s.ok(err)
 
 		return ""
 	}
 
-	_, err := s.store.CancelActive(s.ctx, a.attempt(), "ann")
+	_, err := s.store.CancelActive(s.ctx, a.attempt(), task.NewActor("ann"))
 	s.ok(err)
 
 	return ""

@@ -608,7 +608,7 @@ func (p *play) dismissNewest() {
 	list = list[:max(0, len(list)-1-p.rand.IntN(3))]
 	p.say("the newest %d dead runs of %s are dismissed", len(list), name)
 	for _, d := range list {
-		p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann", p.clock()))
+		p.ok(p.store.Dismiss(p.ctx, ref(name), d, task.NewActor("ann"), p.clock()))
 	}
 }
 
@@ -660,13 +660,13 @@ func (p *play) dismiss() {
 
 	if p.rand.IntN(3) == 0 {
 		p.say("the dismissal of %s of %s is interrupted", d.ID, name)
-		d.DismissedBy = "ann"
+		d.DismissedBy = task.NewActor("ann")
 		p.put(p.store.Keys().DeadRun(ref(name), d.ID), string(record.EncodeWaiting(d.Waiting)))
 		return
 	}
 
 	p.say("%s of %s is dismissed", d.ID, name)
-	p.ok(p.store.Dismiss(p.ctx, ref(name), d, "ann", p.clock()))
+	p.ok(p.store.Dismiss(p.ctx, ref(name), d, task.NewActor("ann"), p.clock()))
 }
 
 func (p *play) retry() {

@@ -104,7 +104,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 				t.Fatalf("the versions of a deleted task: %v", err)
 			}
 
-			if stone == nil || stone.Why == "" || stone.DeletedBy != ttlDeletedBy || !stone.DeletedAt.Equal(sec(last)) {
+			if stone == nil || stone.Why == "" || !stone.DeletedBy.Is(ttlDeletedBy) || !stone.DeletedAt.Equal(sec(last)) {
 				t.Errorf("the tombstone: %+v", stone)
 			}
 

@@ -245,7 +245,7 @@ func (s Alerts) CreateSilence(ctx context.Context, silence task.AlertSilence) (t
 }
 
 // EndSilence ends a silence that was read. The record stays until the leader deletes it, so that it says who ended the silence.
-func (s Alerts) EndSilence(ctx context.Context, silence task.AlertSilence, at task.Time, by string) (task.AlertSilence, error) {
+func (s Alerts) EndSilence(ctx context.Context, silence task.AlertSilence, at task.Time, by *task.Actor) (task.AlertSilence, error) {
 	key := s.keys.Silence(silence.Namespace, silence.ID)
 	compare := isUnchanged(key, silence.Mod)
 	silence.Until, silence.EndedBy = at, by

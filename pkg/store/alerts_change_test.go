@@ -180,13 +180,13 @@ func TestAcknowledgeAlert_ComparesTheAlert(t *testing.T) {
 	list, err := w.AlertsOf(t.Context(), ref)
 	ok(t, err)
 
-	first, err := w.AcknowledgeAlert(t.Context(), ref, list[0], task.AlertMark{At: task.At(noon), By: "ann"})
+	first, err := w.AcknowledgeAlert(t.Context(), ref, list[0], task.AlertMark{At: task.At(noon), By: task.NewActor("ann")})
 	ok(t, err)
-	_, err = w.AcknowledgeAlert(t.Context(), ref, list[0], task.AlertMark{At: task.At(noon), By: "bob"})
+	_, err = w.AcknowledgeAlert(t.Context(), ref, list[0], task.AlertMark{At: task.At(noon), By: task.NewActor("bob")})
 	is(t, err, task.ErrConflict)
 
 	list, err = w.AlertsOf(t.Context(), ref)
-	if err != nil || *list[0].Acknowledged != (task.AlertMark{At: task.At(noon), By: "ann"}) || list[0].Mod != first.Mod || list[0].UID != "u" || !list[0].Since.Equal(noon) {
+	if err != nil || !list[0].Acknowledged.Equal(&task.AlertMark{At: task.At(noon), By: task.NewActor("ann")}) || list[0].Mod != first.Mod || list[0].UID != "u" || !list[0].Since.Equal(noon) {
 		t.Errorf("%+v, %v", list, err)
 	}
 
@@ -195,7 +195,7 @@ func TestAcknowledgeAlert_ComparesTheAlert(t *testing.T) {
 	w.put(w.keys.ClusterAlert("not_evaluated"), `{"text":"3 tasks"}`)
 	a, err := w.ClusterAlert(t.Context(), "not_evaluated")
 	ok(t, err)
-	_, err = w.AcknowledgeAlert(t.Context(), record.Ref{}, a, task.AlertMark{At: task.At(noon), By: "ann"})
+	_, err = w.AcknowledgeAlert(t.Context(), record.Ref{}, a, task.AlertMark{At: task.At(noon), By: task.NewActor("ann")})
 	ok(t, err)
 	if a, err = w.ClusterAlert(t.Context(), "not_evaluated"); err != nil || a.Text != "3 tasks" || a.Acknowledged == nil {
 		t.Errorf("%+v, %v", a, err)
@@ -205,7 +205,7 @@ func TestAcknowledgeAlert_ComparesTheAlert(t *testing.T) {
 // A silence does not survive its namespace, also if nobody deletes its record.
 func TestSilences_BelongToOneNamespace(t *testing.T) {
 	w := newWorld(t)
-	s := task.AlertSilence{ID: "s1", Namespace: "shop", Glob: "*", Since: task.At(noon), Until: task.At(noon.Add(time.Hour)), By: "ann", Reason: "a move"}
+	s := task.AlertSilence{ID: "s1", Namespace: "shop", Glob: "*", Since: task.At(noon), Until: task.At(noon.Add(time.Hour)), By: task.NewActor("ann"), Reason: "a move"}
 	_, err := w.CreateSilence(t.Context(), s)
 	is(t, err, task.ErrNotFound)
 
@@ -216,7 +216,7 @@ func TestSilences_BelongToOneNamespace(t *testing.T) {
 	is(t, err, task.ErrConflict) // its ID is taken
 
 	list, err := w.Silences(t.Context(), []string{"none", "shop"})
-	if err != nil || len(list) != 1 || list[0] != first {
+	if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0], first) {
 		t.Fatalf("%+v, %v, want %+v", list, err, first)
 	}
 
@@ -238,15 +238,15 @@ func TestSilences_BelongToOneNamespace(t *testing.T) {
 
 func TestEndSilence_SaysWhoEndedIt(t *testing.T) {
 	w := newWorld(t)
-	s, err := w.CreateSilence(t.Context(), task.AlertSilence{ID: "s1", Namespace: "default", Glob: "*", Since: task.At(noon), Until: task.At(noon.Add(time.Hour)), By: "ann"})
+	s, err := w.CreateSilence(t.Context(), task.AlertSilence{ID: "s1", Namespace: "default", Glob: "*", Since: task.At(noon), Until: task.At(noon.Add(time.Hour)), By: task.NewActor("ann")})
 	ok(t, err)
-	ended, err := w.EndSilence(t.Context(), s, task.At(noon.Add(time.Minute)), "bob")
+	ended, err := w.EndSilence(t.Context(), s, task.At(noon.Add(time.Minute)), task.NewActor("bob"))
 	ok(t, err)
-	_, err = w.EndSilence(t.Context(), s, task.At(noon.Add(time.Minute)), "eve")
+	_, err = w.EndSilence(t.Context(), s, task.At(noon.Add(time.Minute)), task.NewActor("eve"))
 	is(t, err, task.ErrConflict)
 
 	list, err := w.Silences(t.Context(), []string{"default"})
-	if err != nil || len(list) != 1 || list[0] != ended || ended.EndedBy != "bob" || !ended.Until.Equal(noon.Add(time.Minute)) {
+	if err != nil || len(list) != 1 || !reflect.DeepEqual(list[0], ended) || !ended.EndedBy.Is("bob") || !ended.Until.Equal(noon.Add(time.Minute)) {
 		t.Errorf("%+v, %v", list, err)
 	}
 }

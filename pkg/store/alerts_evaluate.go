@@ -101,9 +101,9 @@ type AlertFacts struct {
 	WantSpec, WantLedger, WantTombstone bool
 
 	UpdatedAt time.Time // of the spec
-	UpdatedBy string
+	UpdatedBy *task.Actor
 	Ledger    [][]byte // the values of the chunks, in the order of their keys
-	DeletedBy string
+	DeletedBy *task.Actor
 }
 
 // AlertFactsAt reads further records of a task at a revision. A record that is absent or cannot be read leaves its fields

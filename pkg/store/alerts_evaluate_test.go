@@ -151,17 +151,17 @@ func TestReadToEvaluate_ReadsTasksAtOneRevision(t *testing.T) {
 
 	// What else an evaluation needs is read at that revision.
 	st := w.stored(ref)
-	ok(t, second(w.DeleteTaskLeavingTombstone(t.Context(), st, record.Tombstone{UID: st.Task.UID, DeletedBy: "ann"})))
+	ok(t, second(w.DeleteTaskLeavingTombstone(t.Context(), st, record.Tombstone{UID: st.Task.UID, DeletedBy: task.NewActor("ann")})))
 	facts := store.AlertFacts{WantSpec: true, WantLedger: true, WantTombstone: true}
 	ok(t, w.AlertFactsAt(t.Context(), ref, r.Revision, &facts))
-	if !facts.UpdatedAt.Equal(st.Task.UpdatedAt.Time) || facts.UpdatedBy != st.Task.UpdatedBy || facts.DeletedBy != "" || len(facts.Ledger) != 0 {
+	if !facts.UpdatedAt.Equal(st.Task.UpdatedAt.Time) || !facts.UpdatedBy.Equal(st.Task.UpdatedBy) || facts.DeletedBy != nil || len(facts.Ledger) != 0 {
 		t.Errorf("before the deletion: %+v", facts)
 	}
 
 	w.put(w.keys.LedgerChunk(ref, "1"), "one")
 	now := store.AlertFacts{WantLedger: true, WantTombstone: true}
 	ok(t, w.AlertFactsAt(t.Context(), ref, w.put(w.keys.Root()+"now", ""), &now))
-	if now.DeletedBy != "ann" || len(now.Ledger) != 1 || string(now.Ledger[0]) != "one" {
+	if !now.DeletedBy.Is("ann") || len(now.Ledger) != 1 || string(now.Ledger[0]) != "one" {
 		t.Errorf("after it: %+v", now)
 	}
 }
@@ -226,7 +226,7 @@ func TestDismiss_ClosesTheAlertOfTheTask(t *testing.T) {
 			}
 			dead := w.putDead(ref, 2)
 
-			a := task.Alert{UID: spec(ref).UID, OpenedAt: task.At(noon), Base: c.base * base, Acknowledged: &task.AlertMark{By: "bob"}}
+			a := task.Alert{UID: spec(ref).UID, OpenedAt: task.At(noon), Base: c.base * base, Acknowledged: &task.AlertMark{By: task.NewActor("bob")}}
 			if c.uid != "" {
 				a.UID = c.uid
 			}
@@ -234,10 +234,10 @@ func TestDismiss_ClosesTheAlertOfTheTask(t *testing.T) {
 
 			list := w.deadRuns(ref)
 			d := list[slices.IndexFunc(list, func(d record.Dead) bool { return d.ID == dead.Run })]
-			ok(t, w.Dismiss(t.Context(), ref, d, "ann", noon.Add(time.Minute)))
+			ok(t, w.Dismiss(t.Context(), ref, d, task.NewActor("ann"), noon.Add(time.Minute)))
 
 			got := w.alertOf(ref, task.AlertFailures)
-			want := &task.AlertClose{At: task.At(noon.Add(time.Minute)), Why: task.AlertDismissed, By: "ann"}
+			want := &task.AlertClose{At: task.At(noon.Add(time.Minute)), Why: task.AlertDismissed, By: task.NewActor("ann")}
 			if !c.closes {
 				want = nil
 			}
@@ -265,7 +265,7 @@ func TestDismiss_ARunThatDiesMeanwhileKeepsTheAlertOpen(t *testing.T) {
 		}
 	}
 
-	ok(t, w.Dismiss(t.Context(), ref, d, "ann", noon))
+	ok(t, w.Dismiss(t.Context(), ref, d, task.NewActor("ann"), noon))
 	if a := w.alertOf(ref, task.AlertFailures); w.exists(w.keys.DeadRun(ref, dead.Run)) || !a.IsOpen() || writes != 3 {
 		t.Errorf("%+v after %d writes", a, writes)
 	}

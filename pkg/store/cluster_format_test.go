@@ -101,11 +101,11 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	ok(t, err)
 	w.keeps("an inbox", inbox)
 	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
-	_, err = w.PauseActive(ctx, h, "ann")
+	_, err = w.PauseActive(ctx, h, task.NewActor("ann"))
 	ok(t, err)
 	w.keeps("an inbox that is to pause", inbox)
 	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
-	_, err = w.CancelActive(ctx, h, "ann")
+	_, err = w.CancelActive(ctx, h, task.NewActor("ann"))
 	ok(t, err)
 	w.keeps("an inbox that is cancelled", inbox)
 	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
@@ -117,7 +117,7 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	h = w.held(record.RunKey{Node: node, Ref: ref, Run: h.ID})
 	ok(t, w.HandBack(ctx, h))
 	w.keeps("the queue", w.keys.Queued(ref, h.ID))
-	_, err = w.CancelQueued(ctx, ref, h.ID, "ann", noon)
+	_, err = w.CancelQueued(ctx, ref, h.ID, task.NewActor("ann"), noon)
 	ok(t, err)
 	w.keeps("history of one that waited", w.keys.Ended(ref, h.ID))
 
@@ -303,7 +303,7 @@ func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 		c.Record(ref, ended(ref, 4, task.Skipped))
 		c.EndLost(h, endOf(h, task.Lost), nil)
 		c.PutDeadLetter(h, endOf(h, task.Lost))
-		c.AskCancel(h, "ann", "")
+		c.AskCancel(h, task.NewActor("ann"), "")
 
 		return c
 	}

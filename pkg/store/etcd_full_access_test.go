@@ -134,13 +134,16 @@ func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
 	// Refused, and nothing changes.
 	before := w.all()
 	for what, write := range map[string]func() error{
-		"disable a user":       func() error { return as("disable").DisableSubject(t.Context(), "user:ann", noon) },
-		"delete a namespace":   func() error { return as("x").DeleteNamespace(t.Context(), "none", 0, store.FreezeRecord{}, noon) }, // puts the fence
-		"create a token":       func() error { return as("x").CreateToken(t.Context(), record.Token{Token: task.Token{ID: "t3"}}) },
-		"record an intent":     func() error { return as("drain-node").RecordIntent(t.Context()) },
-		"cancel an active run": func() error { _, err := as("cancel-run").CancelActive(t.Context(), active, "ann"); return err },
+		"disable a user":     func() error { return as("disable").DisableSubject(t.Context(), "user:ann", noon) },
+		"delete a namespace": func() error { return as("x").DeleteNamespace(t.Context(), "none", 0, store.FreezeRecord{}, noon) }, // puts the fence
+		"create a token":     func() error { return as("x").CreateToken(t.Context(), record.Token{Token: task.Token{ID: "t3"}}) },
+		"record an intent":   func() error { return as("drain-node").RecordIntent(t.Context()) },
+		"cancel an active run": func() error {
+			_, err := as("cancel-run").CancelActive(t.Context(), active, task.NewActor("ann"))
+			return err
+		},
 		"cancel a waiting run": func() error {
-			_, err := as("cancel-run").CancelQueued(t.Context(), ref, tickRun(ref, 2).ID, "ann", noon)
+			_, err := as("cancel-run").CancelQueued(t.Context(), ref, tickRun(ref, 2).ID, task.NewActor("ann"), noon)
 			return err
 		},
 	} {
@@ -168,7 +171,7 @@ func TestFullEtcd_TakesRevocationsAndDeletionsOfCallers(t *testing.T) {
 	}
 	is(t, as("delete-token").DeleteToken(t.Context(), "t1", created.Kvs[0].CreateRevision), task.ErrConflict)
 
-	_, err = as("delete-task").DeleteTaskLeavingTombstone(t.Context(), w.stored(other), record.Tombstone{UID: "x", DeletedBy: "ann"})
+	_, err = as("delete-task").DeleteTaskLeavingTombstone(t.Context(), w.stored(other), record.Tombstone{UID: "x", DeletedBy: task.NewActor("ann")})
 	ok(t, err)
 	_, err = as("delete-task").DeleteTask(t.Context(), w.stored(ref)) // with the run that waits
 	ok(t, err)

@@ -208,12 +208,12 @@ func (w *world) walk(r *rand.Rand, n int) {
 	case what == 1:
 		t := st.Task
 		t.Generation++
-		t.Paused, t.UpdatedBy = !t.Paused, "ann"
+		t.Paused, t.UpdatedBy = !t.Paused, task.NewActor("ann")
 		_, err = w.UpdateTask(ctx, st, t, st.Entry)
 	case what == 2:
 		_, err = w.Enqueue(ctx, st, waiting(at, n))
 	case what == 3 && len(queued) > 0:
-		_, err = w.CancelQueued(ctx, at, queued[0], "ann", noon)
+		_, err = w.CancelQueued(ctx, at, queued[0], task.NewActor("ann"), noon)
 	case what == 4 && len(queued) > 0:
 		q, mod := waits()
 		c := w.begin()
@@ -237,7 +237,7 @@ func (w *world) walk(r *rand.Rand, n int) {
 	case what == 10 && len(active) > 0 && !active[0].CancelRequested:
 		err = w.HandBack(ctx, active[0])
 	case what == 11 && len(active) > 0:
-		_, err = w.CancelActive(ctx, active[0], "ann")
+		_, err = w.CancelActive(ctx, active[0], task.NewActor("ann"))
 	case what == 12 && len(active) > 0:
 		h := active[0]
 		if h.State = task.Running; h.PauseRequested {
@@ -246,9 +246,9 @@ func (w *world) walk(r *rand.Rand, n int) {
 		_, err = w.Rewrite(ctx, w.fences.Node, h)
 	case what == 13 && n%2 == 0 && len(active) > 0:
 		if h := active[0]; h.PauseRequested {
-			_, err = w.ResumeActive(ctx, h, "bob")
+			_, err = w.ResumeActive(ctx, h, task.NewActor("bob"))
 		} else {
-			_, err = w.PauseActive(ctx, h, "ann")
+			_, err = w.PauseActive(ctx, h, task.NewActor("ann"))
 		}
 	case what == 13 && len(active) > 0 && !active[0].CancelRequested:
 		end := endOf(active[0], task.Failed)

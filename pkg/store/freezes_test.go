@@ -17,7 +17,7 @@ func (w *world) freeze() store.FreezeRecord {
 	old, err := w.Freezes(w.Context())
 	ok(w.T, err)
 
-	f, changed := old.Freeze(task.Freeze{Since: task.At(noon), By: "ann", Reason: "a move"})
+	f, changed := old.Freeze(task.Freeze{Since: task.At(noon), By: task.NewActor("ann"), Reason: "a move"})
 	if !changed {
 		w.Fatal("the cluster is already frozen")
 	}
@@ -27,7 +27,7 @@ func (w *world) freeze() store.FreezeRecord {
 	r, err := w.Freezes(w.Context())
 	ok(w.T, err)
 
-	if r.Mod != mod || r.Revision < mod || r.Of("any").By != "ann" {
+	if r.Mod != mod || r.Revision < mod || !r.Of("any").By.Is("ann") {
 		w.Fatalf("the record is %+v, written at %d", r, mod)
 	}
 
@@ -45,12 +45,12 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 	_, err = w.SetFreezes(t.Context(), old, task.Freezes{})
 	is(t, err, task.ErrConflict)
 
-	f, z, _ := r.Unfreeze("", task.At(noon.Add(time.Hour)), "bob")
+	f, z, _ := r.Unfreeze("", task.At(noon.Add(time.Hour)), task.NewActor("bob"))
 	if _, err = w.SetFreezes(t.Context(), r, f); err != nil || z.Reason != "a move" {
 		t.Fatal(z, err)
 	}
 
-	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil || r.At("any", noon.Add(time.Minute)).EndedBy != "bob" {
+	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil || !r.At("any", noon.Add(time.Minute)).EndedBy.Is("bob") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -65,7 +65,7 @@ func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 
-	f, _, _ := r.Unfreeze("", task.At(noon), "ann")
+	f, _, _ := r.Unfreeze("", task.At(noon), task.NewActor("ann"))
 	_, err = w.SetFreezes(t.Context(), r, f)
 	ok(t, err)
 

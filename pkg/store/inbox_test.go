@@ -134,7 +134,7 @@ func TestFinish_QueuesTheNextAttempt(t *testing.T) {
 // A cancel arrives while an attempt fails. The run must not be retried.
 func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	w, h := newInbox(t)
-	_, err := w.CancelActive(t.Context(), h, "me")
+	_, err := w.CancelActive(t.Context(), h, task.NewActor("me"))
 	ok(t, err)
 	end := endOf(h, task.Failed)
 	is(t, w.Finish(t.Context(), h, end, nextOf(h, end)), task.ErrConflict)
@@ -144,7 +144,7 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	}
 
 	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
-	if !now.CancelRequested || now.CancelledBy != "me" || now.Create != h.Create {
+	if !now.CancelRequested || !now.CancelledBy.Is("me") || now.Create != h.Create {
 		t.Fatalf("the cancel is gone: %+v", now)
 	}
 
@@ -387,7 +387,7 @@ func TestHandBack_QueuesAnUnstartedAttemptAgain(t *testing.T) {
 
 func TestHandBack_LosesAgainstACancel(t *testing.T) {
 	w, h := newInbox(t)
-	_, err := w.CancelActive(t.Context(), h, "me")
+	_, err := w.CancelActive(t.Context(), h, task.NewActor("me"))
 	ok(t, err)
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
 	is(t, w.HandBack(t.Context(), w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})), task.ErrConflict)
@@ -422,7 +422,7 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 
 	_, err = w.Rewrite(t.Context(), session, h)
 	is(t, err, task.ErrConflict)
-	_, err = w.CancelActive(t.Context(), now, "me")
+	_, err = w.CancelActive(t.Context(), now, task.NewActor("me"))
 	ok(t, err)
 	_, err = w.Rewrite(t.Context(), session, now)
 	is(t, err, task.ErrConflict)
@@ -465,27 +465,27 @@ func TestEndLost_RecordsOrRetries(t *testing.T) {
 func TestAskCancel_AndCancelActive(t *testing.T) {
 	w, h := newInbox(t)
 	c := w.begin()
-	c.AskCancel(h, "owner", task.ReasonReplaced)
+	c.AskCancel(h, task.NewActor("owner"), task.ReasonReplaced)
 	w.commit(c)
 
 	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
-	if !now.CancelRequested || now.CancelledBy != "owner" || now.CancelReason != task.ReasonReplaced || now.Create != h.Create {
+	if !now.CancelRequested || !now.CancelledBy.Is("owner") || now.CancelReason != task.ReasonReplaced || now.Create != h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
 
-	_, err := w.CancelActive(t.Context(), h, "me")
+	_, err := w.CancelActive(t.Context(), h, task.NewActor("me"))
 	is(t, err, task.ErrConflict)
-	run, err := w.CancelActive(t.Context(), now, "me") // a cancel is requested already
+	run, err := w.CancelActive(t.Context(), now, task.NewActor("me")) // a cancel is requested already
 	ok(t, err)
 
-	if run.CancelledBy != "owner" {
+	if !run.CancelledBy.Is("owner") {
 		t.Errorf("cancelled by %q", run.CancelledBy)
 	}
 
 	w.writes.next(answerLost)
 	h = w.dispatchOther()
 	w.writes.next(answerLost)
-	_, err = w.CancelActive(t.Context(), h, "me")
+	_, err = w.CancelActive(t.Context(), h, task.NewActor("me"))
 	is(t, err, task.ErrUnknown)
 }
 
@@ -597,7 +597,7 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 		t.Fatalf("the inbox is delivered as %+v", b)
 	}
 
-	_, err := w.CancelActive(t.Context(), h, "me")
+	_, err := w.CancelActive(t.Context(), h, task.NewActor("me"))
 	ok(t, err)
 
 	b = next(t, batches, counts)

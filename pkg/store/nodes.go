@@ -136,11 +136,11 @@ func (s Nodes) Nodes(ctx context.Context) ([]task.Node, error) {
 // operator's credentials. The node deletes the request when its record has the state. The
 // writer deletes it if the node takes too long.
 type NodeRequest struct {
-	Instance string    `json:"instance"` // the instance that the request is for; a later one ignores it
-	State    string    `json:"state"`    // the requested state
-	By       string    `json:"by"`       // the user who requested it
-	At       task.Time `json:"at"`
-	Mod      int64     `json:"-"` // mod revision of the key
+	Instance string      `json:"instance"` // the instance that the request is for; a later one ignores it
+	State    string      `json:"state"`    // the requested state
+	By       *task.Actor `json:"by"`       // the user who requested it
+	At       task.Time   `json:"at"`
+	Mod      int64       `json:"-"` // mod revision of the key
 }
 
 // RequestNodeState writes a request for the instance of the node n, and returns its mod

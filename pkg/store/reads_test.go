@@ -466,24 +466,24 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 	_, err := w.Enqueue(t.Context(), st, waiting(ref, 1))
 	ok(t, err)
 	id := tickRun(ref, 1).ID
-	_, err = w.CancelQueued(t.Context(), ref, "none", "me", noon)
+	_, err = w.CancelQueued(t.Context(), ref, "none", task.NewActor("me"), noon)
 	is(t, err, task.ErrNotFound)
 	w.writes.before = func(n int) { // the run is taken from the queue at this moment
 		w.writes.before = nil
 		w.put(w.keys.Queued(ref, id), `{"reason":"overlap"}`)
 	}
 
-	_, err = w.CancelQueued(t.Context(), ref, id, "me", noon)
+	_, err = w.CancelQueued(t.Context(), ref, id, task.NewActor("me"), noon)
 	is(t, err, task.ErrConflict)
 
 	if w.history(ref, id) != nil {
 		t.Error("it ended all the same")
 	}
 
-	run, err := w.CancelQueued(t.Context(), ref, id, "me", noon)
+	run, err := w.CancelQueued(t.Context(), ref, id, task.NewActor("me"), noon)
 	ok(t, err)
 
-	if got := w.history(ref, id); run.State != task.Cancelled || got == nil || got.State != task.Cancelled || got.CancelledBy != "me" || !got.EndedAt.Equal(noon) || w.queued(ref, id) != nil {
+	if got := w.history(ref, id); run.State != task.Cancelled || got == nil || got.State != task.Cancelled || !got.CancelledBy.Is("me") || !got.EndedAt.Equal(noon) || w.queued(ref, id) != nil {
 		t.Errorf("%+v", got)
 	}
 }

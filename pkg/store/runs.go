@@ -101,7 +101,7 @@ func (s Runs) Active(ctx context.Context) ([]record.Held, error) {
 
 // CancelActive requests that the attempt's node ends the attempt. It returns
 // task.ErrConflict if the record has changed since it was read.
-func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
+func (s Runs) CancelActive(ctx context.Context, h record.Held, who *task.Actor) (task.Run, error) {
 	if h.CancelRequested {
 		return h.Run, nil
 	}
@@ -191,7 +191,7 @@ func (s Runs) RunByID(ctx context.Context, ref record.Ref, id string) (task.Run,
 
 // cancelParent requests the end of a run that has parts. The owner of its shard then ends
 // the parts. It returns task.ErrConflict if the record has changed since it was read.
-func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, who string) (task.Run, error) {
+func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, who *task.Actor) (task.Run, error) {
 	if w.Fan.Cancel != "" {
 		return w.Run, nil
 	}

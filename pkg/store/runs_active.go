@@ -164,17 +164,17 @@ func (s *conn) eachResponse(ctx context.Context, reads []clientv3.Op, f func(i i
 // PauseActive requests that the node of an attempt pauses it, or does not start it. If a pause
 // was requested before, it changes nothing. It returns task.ErrConflict if the record has
 // changed since h was read.
-func (s Runs) PauseActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
+func (s Runs) PauseActive(ctx context.Context, h record.Held, who *task.Actor) (task.Run, error) {
 	if h.PauseRequested {
 		return h.Run, nil
 	}
-	h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = true, who, "", ""
+	h.PauseRequested, h.PausedBy, h.ResumedBy, h.Message = true, who, nil, ""
 	return s.askNode(ctx, h, "pause")
 }
 
 // ResumeActive requests that the node of an attempt resumes it. If no pause is requested, it
 // changes nothing. It returns task.ErrConflict if the record has changed since h was read.
-func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
+func (s Runs) ResumeActive(ctx context.Context, h record.Held, who *task.Actor) (task.Run, error) {
 	if !h.PauseRequested {
 		return h.Run, nil
 	}
@@ -182,7 +182,7 @@ func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task
 	h.PauseRequested, h.ResumedBy = false, who
 	// The node has not paused the attempt yet, so the pause is withdrawn.
 	if h.State != task.Paused {
-		h.PausedBy = ""
+		h.PausedBy = nil
 	}
 
 	return s.askNode(ctx, h, "resume")

@@ -111,7 +111,7 @@ func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.W
 // another end.
 //
 // If the alert about failures of the task is open, and no other dead run keeps it open, the second transaction also closes it.
-func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string, now time.Time) error {
+func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who *task.Actor, now time.Time) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
 

@@ -57,7 +57,7 @@ func TestFinish_NeitherARetryNorACancelledRunIsDead(t *testing.T) {
 	end := endOf(h, task.Failed)
 	ok(t, w.Finish(t.Context(), h, end, nextOf(h, end)))
 	h = w.dispatch(ref, 2, "n2")
-	_, err := w.CancelActive(t.Context(), h, "me")
+	_, err := w.CancelActive(t.Context(), h, task.NewActor("me"))
 	ok(t, err)
 	h = w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
@@ -113,13 +113,13 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil))
 	d := w.deadRuns(ref)[0]
 	before := *w.history(ref, h.ID)
-	ok(t, w.Dismiss(t.Context(), ref, d, "ann", noon))
+	ok(t, w.Dismiss(t.Context(), ref, d, task.NewActor("ann"), noon))
 
 	if got := w.history(ref, h.ID); len(w.deadRuns(ref)) != 0 || got == nil || !reflect.DeepEqual(*got, before) {
 		t.Errorf("dead are %+v; the record of history is %+v, was %+v", w.deadRuns(ref), got, before)
 	}
 
-	is(t, w.Dismiss(t.Context(), ref, d, "bob", noon), task.ErrConflict)
+	is(t, w.Dismiss(t.Context(), ref, d, task.NewActor("bob"), noon), task.ErrConflict)
 }
 
 // The user who requested a run, and the names of its variables, remain in its record wherever that goes (G26).
@@ -127,10 +127,10 @@ func TestDismiss_TakesADeadRunAway(t *testing.T) {
 // Verifies: G26
 func TestRuns_KeepWhoAskedForThem(t *testing.T) {
 	w, h := newInbox(t)
-	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}
+	h.CreatedBy, h.EnvNames = task.NewActor("ann"), []string{"A", "B"}
 	said := func(where string, r *task.Run) {
 		t.Helper()
-		if r == nil || r.CreatedBy != "ann" || !slices.Equal(r.EnvNames, []string{"A", "B"}) {
+		if r == nil || !r.CreatedBy.Is("ann") || !slices.Equal(r.EnvNames, []string{"A", "B"}) {
 			t.Errorf("%s: %+v", where, r)
 		}
 	}
@@ -145,7 +145,7 @@ func TestRuns_KeepWhoAskedForThem(t *testing.T) {
 	said("a part", &part)
 
 	w, h = newInbox(t)
-	h.CreatedBy, h.EnvNames = "ann", []string{"A", "B"}
+	h.CreatedBy, h.EnvNames = task.NewActor("ann"), []string{"A", "B"}
 	ok(t, w.HandBack(t.Context(), h))
 	said("what is handed back", &w.queued(ref, h.ID).Run)
 }

@@ -81,7 +81,7 @@ func (s Runs) ManualRunsWait(ctx context.Context, ref record.Ref, most int) (boo
 // CancelQueued ends a waiting run as cancelled; for a fan-out that is under way, it
 // requests its end. It returns task.ErrNotFound if the run is not in the queue, and
 // task.ErrConflict if its record changes during the call.
-func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who string, now time.Time) (task.Run, error) {
+func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who *task.Actor, now time.Time) (task.Run, error) {
 	key := s.keys.Queued(ref, id)
 	e, err := s.getOne(ctx, key)
 	if err != nil {

@@ -295,7 +295,7 @@ func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 // AskCancel requests that the attempt's node ends the attempt. reason becomes the
 // reason of its end; an empty reason means task.ReasonCancelled. If a cancel was
 // requested before, the first request and its reason remain.
-func (c *Commit) AskCancel(h record.Held, who, reason string) {
+func (c *Commit) AskCancel(h record.Held, who *task.Actor, reason string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 
 	if !h.CancelRequested {

@@ -282,7 +282,7 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			unknown: true,
 		},
 		"attempt to cancel ended": {
-			build:  func(s setup, c *store.Commit) { c.AskCancel(s.held, "me", "") },
+			build:  func(s setup, c *store.Commit) { c.AskCancel(s.held, task.NewActor("me"), "") },
 			change: func(s setup) { s.del(s.keys.Run("n2", ref, s.held.ID)) },
 			runs:   true,
 		},
@@ -358,7 +358,7 @@ func (w *world) update(old store.Stored, change func(*task.Entry)) {
 
 func (w *world) cancelQueued(r record.Ref, id string) {
 	w.Helper()
-	if _, err := w.CancelQueued(w.Context(), r, id, "me", noon); err != nil {
+	if _, err := w.CancelQueued(w.Context(), r, id, task.NewActor("me"), noon); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -688,7 +688,7 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 		}},
 		"asked to end": {1, 4096, 50, func(w *world, c *store.Commit, n int) {
 			h := record.Held{Assigned: assigned(ref, n, "gone"), Mod: w.put(w.keys.Run("gone", ref, tickRun(ref, n).ID), "{}")}
-			c.AskCancel(h, "me", "")
+			c.AskCancel(h, task.NewActor("me"), "")
 		}},
 		"purged": {1, 256, 50, func(w *world, c *store.Commit, n int) {
 			c.Purge(w.keys.Ended(ref, tickRun(ref, n).ID), w.put(w.keys.Ended(ref, tickRun(ref, n).ID), "{}"))

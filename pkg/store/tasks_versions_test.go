@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -78,13 +79,13 @@ func TestDeleteTaskLeavingTombstone_LeavesATombstoneAndNothingElse(t *testing.T)
 
 	st, err := w.Revisions(t.Context(), ref)
 	ok(t, err)
-	want := record.Tombstone{UID: st.Task.UID, Generation: 2, DeletedAt: task.At(noon), DeletedBy: "ann"}
+	want := record.Tombstone{UID: st.Task.UID, Generation: 2, DeletedAt: task.At(noon), DeletedBy: task.NewActor("ann")}
 	_, err = w.DeleteTaskLeavingTombstone(t.Context(), st, want)
 	ok(t, err)
 	_, gone, err := w.Versions(t.Context(), ref)
 	is(t, err, task.ErrNotFound)
 
-	if gone == nil || *gone != want {
+	if gone == nil || !reflect.DeepEqual(*gone, want) {
 		t.Errorf("remembered: %+v", gone)
 	}
 

@@ -15,9 +15,9 @@ type Role struct {
 	Rules       []Rule `json:"rules" doc:"What the role allows."`
 	BuiltIn     bool   `json:"built_in,omitempty" doc:"The role is part of Carillon and cannot be changed."`
 	CreatedAt   Time   `json:"created_at,omitzero" doc:"When it was created."`
-	CreatedBy   string `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy   *Actor `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt   Time   `json:"updated_at,omitzero" doc:"When it was last changed."`
-	UpdatedBy   string `json:"updated_by,omitempty" doc:"Who changed it last."`
+	UpdatedBy   *Actor `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision    int64  `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -40,9 +40,9 @@ type Binding struct {
 	Until      Time              `json:"until,omitzero" doc:"When the binding ends. Absent: never."`
 	Reason     string            `json:"reason,omitempty" doc:"Why it was created, as text."`
 	CreatedAt  Time              `json:"created_at,omitzero" doc:"When it was created."`
-	CreatedBy  string            `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy  *Actor            `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt  Time              `json:"updated_at,omitzero" doc:"When it was last changed."`
-	UpdatedBy  string            `json:"updated_by,omitempty" doc:"Who wrote the binding last."`
+	UpdatedBy  *Actor            `json:"updated_by,omitempty" doc:"Who wrote the binding last."`
 	Revision   int64             `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -59,9 +59,9 @@ type Namespace struct {
 	AuditReads  bool     `json:"audit_reads,omitempty" doc:"Each request that reads the output of a run writes an audit record first, and is refused if it cannot be written. Records of runs do not have the end of the output."`
 	TaskMetrics bool     `json:"task_metrics,omitempty" doc:"Tasks have metrics of their own on /metrics, unless their field metrics is false."`
 	CreatedAt   Time     `json:"created_at,omitzero" doc:"When it was created."`
-	CreatedBy   string   `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy   *Actor   `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt   Time     `json:"updated_at,omitzero" doc:"When it was last changed."`
-	UpdatedBy   string   `json:"updated_by,omitempty" doc:"Who changed it last."`
+	UpdatedBy   *Actor   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision    int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -88,7 +88,7 @@ type Token struct {
 	Until     Time        `json:"until,omitzero" doc:"When the token expires. Absent: never."`
 	Reason    string      `json:"reason,omitempty" doc:"Why it was created, as text."`
 	CreatedAt Time        `json:"created_at" doc:"When it was created."`
-	CreatedBy string      `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy *Actor      `json:"created_by,omitempty" doc:"Who created it."`
 }
 
 // TokenScope narrows a token: it may do what both its subject and the scope allow.
@@ -180,7 +180,10 @@ func AccessChanges[T any](before, after *T) []FieldChange {
 		to = *after
 	}
 
-	list := slices.DeleteFunc(Compare(from, to), func(c FieldChange) bool { return slices.Contains(unauditedFields, c.Field) })
+	list := slices.DeleteFunc(Compare(from, to), func(c FieldChange) bool {
+		field, _, _ := strings.Cut(c.Field, ".") // of created_by.subject, created_by
+		return slices.Contains(unauditedFields, field)
+	})
 	for i := range list {
 		switch {
 		case before == nil:
@@ -220,24 +223,15 @@ const (
 // printable text.
 func CheckDescription(field, s string) error { return checkText(field, s, MaxDescription) }
 
-// ActorName returns only the name of an actor such as "ann (token k3vq7t2m5xw4hzra)", for lists with little
-// space.
-func ActorName(actor string) string {
-	if i := strings.LastIndex(actor, " ("); i > 0 && strings.HasSuffix(actor, ")") {
-		return actor[:i]
-	}
-	return actor
-}
-
 // NodeLimit limits which labels nodes may have. A node announces its labels itself, so without a limit it can give itself
 // any label, and receives the runs whose selectors match it. Readers of nodes ignore labels that the limit does not list.
 type NodeLimit struct {
 	Name      string   `json:"name" doc:"The name of a node, or a prefix of names that ends in *. The longest match applies to a node."`
 	Labels    []string `json:"labels" doc:"The labels that the node may have: KEY=VALUE, KEY=* for any value, or * for any label. The labels node, os and arch are always allowed."`
 	CreatedAt Time     `json:"created_at,omitzero" doc:"When it was created."`
-	CreatedBy string   `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy *Actor   `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt Time     `json:"updated_at,omitzero" doc:"When it was last changed."`
-	UpdatedBy string   `json:"updated_by,omitempty" doc:"Who changed it last."`
+	UpdatedBy *Actor   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision  int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 
@@ -254,7 +248,7 @@ type Secret struct {
 	Change     string   `json:"change" doc:"The kind of the last write: set or rotated."`
 	CreatedAt  Time     `json:"created_at" doc:"When it was created."`
 	UpdatedAt  Time     `json:"updated_at" doc:"When it was last changed."`
-	UpdatedBy  string   `json:"updated_by,omitempty" doc:"Who changed it last."`
+	UpdatedBy  *Actor   `json:"updated_by,omitempty" doc:"Who changed it last."`
 	Revision   int64    `json:"revision,omitempty" record:"-" doc:"The value that If-Match compares."`
 }
 

@@ -9,14 +9,47 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func TestActorName(t *testing.T) {
-	for actor, want := range map[string]string{
-		"ann (token k3vq)": "ann", "ann (ops) (token k3vq, certificate c)": "ann (ops)", "unix:uid=0": "unix:uid=0", "": "",
-		"carillon": "carillon", "token k3vq": "token k3vq", "token k3vq (certificate c)": "token k3vq", "x (y": "x (y",
+func TestActor_IsTextForPeople(t *testing.T) {
+	for text, a := range map[string]*task.Actor{
+		"":                      nil,
+		"user:ann":              task.NewActor("user:ann"),
+		"user:ann (token k3vq)": {Subject: "user:ann", Token: "k3vq"},
+		"user:ann (token k3vq, certificate laptop)": {Subject: "user:ann", Token: "k3vq", Certificate: "laptop"},
+		"cert:laptop (certificate laptop)":          {Subject: "cert:laptop", Certificate: "laptop"},
+		"unix:uid=0":                                task.NewActor("unix:uid=0"),
+		"carillon":                                  task.NewActor(task.PausedByFailures),
+		"n1":                                        task.NodeActor("n1"),
+		"node:":                                     task.NewActor("node:"),
+		"a?b?? (token k3vq)":                        {Subject: "a\nb\x1b\xff", Token: "k3vq"},
+		"ann ?token x? (token k3vq, certificate x? ?token y)": {Subject: "ann (token x)", Token: "k3vq", Certificate: "x) (token y"},
+		strings.Repeat("é", 64) + "…":                         task.NewActor(strings.Repeat("é", 65)),
 	} {
-		if got := task.ActorName(actor); got != want {
-			t.Errorf("%q is %q, want %q", actor, got, want)
+		if got := a.String(); got != text {
+			t.Errorf("%+v is %q, want %q", a, got, text)
 		}
+
+		name, _, _ := strings.Cut(text, " (")
+		if got := a.Name(); got != name {
+			t.Errorf("%+v has the name %q, want %q", a, got, name)
+		}
+	}
+}
+
+func TestActor_MethodsAcceptNil(t *testing.T) {
+	var nobody *task.Actor
+	ann := &task.Actor{Subject: "user:ann", Token: "k3vq"}
+
+	if task.NewActor("") != nil || task.NodeActor("") != nil {
+		t.Error("an empty name is an actor")
+	}
+	if nobody.Is("") || nobody.Is("user:ann") || nobody.Node() != "" || !nobody.Equal(nil) || nobody.Equal(ann) || ann.Equal(nil) {
+		t.Error("nobody is somebody")
+	}
+	if !ann.Is("user:ann") || ann.Is("user:ann2") || ann.Node() != "" || !ann.Equal(&task.Actor{Subject: "user:ann", Token: "k3vq"}) || ann.Equal(task.NewActor("user:ann")) {
+		t.Errorf("%+v", ann)
+	}
+	if n := task.NodeActor("n1"); n.Node() != "n1" || !n.Is("node:n1") {
+		t.Errorf("%+v", n)
 	}
 }
 

@@ -197,14 +197,22 @@ type FormerAlert struct {
 // AlertMark says who did something, and when.
 type AlertMark struct {
 	At Time   `json:"at" doc:"When."`
-	By string `json:"by" doc:"Who."`
+	By *Actor `json:"by" doc:"Who."`
+}
+
+// Equal reports whether two marks are the same.
+func (m *AlertMark) Equal(o *AlertMark) bool {
+	if m == nil || o == nil {
+		return m == o
+	}
+	return m.At.Equal(o.At.Time) && m.By.Equal(o.By)
 }
 
 // AlertClose says how an alert was closed.
 type AlertClose struct {
 	At  Time        `json:"at" doc:"When it was closed."`
 	Why AlertReason `json:"why" doc:"Why it was closed."`
-	By  string      `json:"by,omitempty" doc:"The person who caused it."`
+	By  *Actor      `json:"by,omitempty" doc:"The person who caused it."`
 	Run string      `json:"run,omitempty" doc:"The run that succeeded."`
 	// Failures is how many runs in a row had failed before the one that succeeded, if that is known.
 	Failures int `json:"failures,omitempty" doc:"How many runs in a row had failed before it."`
@@ -280,7 +288,7 @@ func AlertSeverities() []string { return alertSeverities }
 const CreatedByCarillon = "carillon"
 
 // IsMessage reports whether a run is a message to a receiver.
-func (r Requests) IsMessage() bool { return r.CreatedBy == CreatedByCarillon && !r.IsBootRun() }
+func (r Requests) IsMessage() bool { return r.CreatedBy.Is(CreatedByCarillon) && !r.IsBootRun() }
 
 // AlertEnvPrefix begins the names of the variables of a message. Only Carillon may give them to the run of a receiver.
 const AlertEnvPrefix = "ALERT_"
@@ -334,9 +342,9 @@ type AlertSilence struct {
 	Glob      string `json:"glob,omitempty" doc:"The names of the tasks, with * and ?." oneof:"tasks,required"`
 	Since     Time   `json:"since" doc:"When it began."`
 	Until     Time   `json:"until" doc:"At most 30 days after since."`
-	By        string `json:"by,omitempty" doc:"Who created it."`
+	By        *Actor `json:"by,omitempty" doc:"Who created it."`
 	Reason    string `json:"reason,omitempty" maxLength:"256" doc:"Why, as its author wrote it."`
-	EndedBy   string `json:"ended_by,omitempty" doc:"Who ended it before its time; until is when."`
+	EndedBy   *Actor `json:"ended_by,omitempty" doc:"Who ended it before its time; until is when."`
 	// NamespaceRev is the create revision of the namespace's record. A silence is void in a namespace that was created later.
 	NamespaceRev int64 `json:"namespace_rev,omitempty" doc:"The create revision of the namespace to which it belongs."`
 	// Mod is the mod revision of the record.

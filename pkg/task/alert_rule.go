@@ -8,9 +8,9 @@ type AlertRule struct {
 	Selector    string `json:"selector,omitempty" doc:"The labels of the tasks, such as team=data." absent:"all tasks of the namespace" maxLength:"1024"`
 	Alerts      Alerts `json:"alerts" doc:"What the rule expects of its tasks, and whom it notifies."`
 	CreatedAt   Time   `json:"created_at,omitzero" doc:"When it was created."`
-	CreatedBy   string `json:"created_by,omitempty" doc:"Who created it."`
+	CreatedBy   *Actor `json:"created_by,omitempty" doc:"Who created it."`
 	UpdatedAt   Time   `json:"updated_at,omitzero" doc:"When it was last changed."`
-	UpdatedBy   string `json:"updated_by,omitempty" doc:"Who changed it last."`
+	UpdatedBy   *Actor `json:"updated_by,omitempty" doc:"Who changed it last."`
 	// Revision is the mod revision of the record.
 	Revision int64 `json:"revision,omitempty" record:"-" doc:"The etcd revision of its last change."`
 }

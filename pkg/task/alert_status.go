@@ -33,7 +33,7 @@ const (
 // AlertBlock is why a receiver gets no messages.
 type AlertBlock struct {
 	Why    AlertBlockReason `json:"why" doc:"missing (there is no such task, or it is not a receiver), forbidden (it does not accept alerts of the namespace, or does not exist), paused or frozen."`
-	By     string           `json:"by,omitempty" doc:"Who paused or froze it."`
+	By     *Actor           `json:"by,omitempty" doc:"Who paused or froze it."`
 	Since  Time             `json:"since,omitzero" doc:"Since when."`
 	Until  Time             `json:"until,omitzero" doc:"When the pause ends."`
 	Reason string           `json:"reason,omitempty" doc:"Why."`

@@ -139,12 +139,12 @@ type VersionInForce struct {
 	Generation int64     `json:"generation" doc:"The number of the version of the task: it increases by one with each change."`
 	Since      Time      `json:"since" doc:"When it was stored."`
 	Until      Time      `json:"until,omitzero" doc:"Absent if it is in force now."`
-	By         string    `json:"by,omitempty" doc:"Who stored it."`
+	By         *Actor    `json:"by,omitempty" doc:"Who stored it."`
 	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed, rolled_back or undeleted." enum:"created,updated,paused,resumed,rolled_back,undeleted"`
 	Schedule   Schedules `json:"schedule" doc:"The expressions of the schedule."`
 	Timezone   string    `json:"timezone" doc:"The time zone of the schedule, a name from the tz database."`
 	DST        DST       `json:"dst,omitzero" doc:"What the schedule does where the clocks change."`
-	ReplacedBy string    `json:"replaced_by,omitempty" doc:"The user who created the next version."`
+	ReplacedBy *Actor    `json:"replaced_by,omitempty" doc:"The user who created the next version."`
 }
 
 // Ownership is the owner of a shard at a time.
@@ -162,7 +162,7 @@ type Deletion struct {
 	UID        string `json:"uid" doc:"Identifies the task. A task that is created again under the same name has another one."`
 	Generation int64  `json:"generation,omitempty" doc:"The number of the version of the task: it increases by one with each change."`
 	At         Time   `json:"deleted_at" doc:"When it was deleted."`
-	By         string `json:"deleted_by,omitempty" doc:"Who deleted it."`
+	By         *Actor `json:"deleted_by,omitempty" doc:"Who deleted it."`
 	Why        string `json:"why,omitempty" doc:"Why it was deleted, if that is known."`
 }
 

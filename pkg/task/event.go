@@ -16,7 +16,7 @@ type Event struct {
 	Approximate bool   `json:"approximate,omitempty" doc:"The time is a clock that was announced a few seconds earlier."`
 	Kind        string `json:"kind" doc:"task, run, alert, shard, node, cluster, secret or gap." enum:"task,run,alert,shard,node,cluster,secret,gap"`
 	Action      string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
-	Actor       string `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
+	Actor       *Actor `json:"actor,omitempty" doc:"The user or node that caused it; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty" doc:"The namespace that it is about."`
 	Task          string `json:"task,omitempty" doc:"The task that it is about."`

@@ -193,7 +193,7 @@ type Part struct {
 	// OutputBytes is the number of bytes that its last attempt printed.
 	OutputBytes int64 `json:"output_bytes,omitempty" doc:"How many bytes it wrote."`
 	// The Paused fields are set while a node has the part, and empty afterwards.
-	PausedBy string `json:"paused_by,omitempty" doc:"Who requested the pause."`
+	PausedBy *Actor `json:"paused_by,omitempty" doc:"Who requested the pause."`
 	PausedAt Time   `json:"paused_at,omitzero" doc:"When its processes were stopped."`
 	PausedMS int64  `json:"paused_ms,omitempty" doc:"How long it was paused in total, in milliseconds."`
 	// Checkpoint is stored in the part's own record while its run is active, and afterwards in the record of the

@@ -11,10 +11,10 @@ import (
 type Freeze struct {
 	Namespace string `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
 	Since     Time   `json:"since" doc:"When it began."`
-	By        string `json:"by,omitempty" doc:"Who began it."`
+	By        *Actor `json:"by,omitempty" doc:"Who began it."`
 	Reason    string `json:"reason,omitempty" doc:"Why, as its author wrote it."`
 	Ended     Time   `json:"ended,omitzero" doc:"When it ended."`
-	EndedBy   string `json:"ended_by,omitempty" doc:"Who ended it."`
+	EndedBy   *Actor `json:"ended_by,omitempty" doc:"Who ended it."`
 }
 
 // Freezes is the cluster's record of freezes: those in force, at most one for each namespace and one for the
@@ -94,7 +94,7 @@ func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
 
 // Unfreeze returns f without the freeze of exactly this namespace, or of the cluster (""). The ended freeze
 // becomes the first one in Past. It returns false if there is no such freeze.
-func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze, bool) {
+func (f Freezes) Unfreeze(namespace string, at Time, by *Actor) (Freezes, Freeze, bool) {
 	i := f.indexOf(namespace)
 	if i < 0 {
 		return f, Freeze{}, false

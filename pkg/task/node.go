@@ -62,7 +62,7 @@ type Node struct {
 	Instance   string            `json:"instance" doc:"Identifies one start of its process."`
 	Leases     []string          `json:"leases,omitempty" doc:"The leases of its session and of its election, in hexadecimal."`
 	State      string            `json:"state" doc:"Ready, cordoned or draining." enum:"ready,cordoned,draining"`
-	StateBy    string            `json:"state_by,omitempty" doc:"Who requested the state; absent if the node chose it itself."`
+	StateBy    *Actor            `json:"state_by,omitempty" doc:"Who requested the state; absent if the node chose it itself."`
 	Ineligible string            `json:"ineligible,omitempty" doc:"Why it cannot own shards now: clock, stalled or restored. Absent if it can."`
 	Host       string            `json:"host,omitempty" doc:"Identifies the boot of its machine and its network: two nodes with the same value reach each other over loopback."`
 	BootID     string            `json:"boot_id,omitempty" doc:"Identifies the boot of its host; absent if it is not known."`
@@ -202,7 +202,7 @@ type Cluster struct {
 	// ChangedBy is who last changed the record, and ChangedAt when. Change describes a change that is not
 	// visible in the record itself: of etcd's members, or a repair. A version of Carillon without these fields
 	// leaves them unchanged.
-	ChangedBy string `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster."`
+	ChangedBy *Actor `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster."`
 	ChangedAt Time   `json:"changed_at,omitzero" doc:"When its settings were last changed."`
 	Change    string `json:"change,omitempty" doc:"What was changed last, if it is not a setting."`
 }
@@ -212,7 +212,7 @@ const maxChange = 500
 
 // MarkChanged returns the record with the author and time of a change. change is empty if the record itself
 // shows what has changed.
-func (c Cluster) MarkChanged(by string, at Time, change string) Cluster {
+func (c Cluster) MarkChanged(by *Actor, at Time, change string) Cluster {
 	change = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?' // the description is shown on one line

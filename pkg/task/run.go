@@ -87,15 +87,15 @@ type OutputSummary struct {
 
 // Requests records what users requested for a run. It is empty for a scheduled run that no user has changed.
 type Requests struct {
-	CancelledBy string   `json:"cancelled_by,omitempty" doc:"Who cancelled the run."`
+	CancelledBy *Actor   `json:"cancelled_by,omitempty" doc:"Who cancelled the run."`
 	RetryOf     string   `json:"retry_of,omitempty" doc:"The dead run that this run repeats."`
 	RerunOf     string   `json:"rerun_of,omitempty" doc:"The ended run whose inputs this run has."`
-	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
+	CreatedBy   *Actor   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
 	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`
 	TargetNode  string   `json:"target_node,omitempty" doc:"The node that the request named, or that has booted. The run waits until it is available."`
 	BootID      string   `json:"boot_id,omitempty" doc:"The boot of target_node for which Carillon created the run, as the schedule @reboot says."`
-	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
+	DismissedBy *Actor   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
 }
 
 // IsBootRun reports whether Carillon created the run because a node has booted. Its trigger is manual: it has no tick.
@@ -120,7 +120,7 @@ type StatusReport struct {
 type PauseState struct {
 	PausedAt Time   `json:"paused_at,omitzero" doc:"When the processes were stopped; absent if they are not stopped."`
 	PausedMS int64  `json:"paused_ms,omitempty" doc:"How long all pauses that have ended took, in milliseconds."`
-	PausedBy string `json:"paused_by,omitempty" doc:"Who paused it. It is set when the pause is requested, before paused_at."`
+	PausedBy *Actor `json:"paused_by,omitempty" doc:"Who paused it. It is set when the pause is requested, before paused_at."`
 }
 
 // FanOut is set for a task whose runs have parts. Fan is the state of a run's parts. PartCount is set in the run of a part:
@@ -226,7 +226,7 @@ type Assigned struct {
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
 	CancelReason    string            `json:"cancel_reason,omitempty"` // one of the Reason constants; empty means ReasonCancelled
 	PauseRequested  bool              `json:"pause_requested,omitempty"`
-	ResumedBy       string            `json:"resumed_by,omitempty"` // who ended the last requested pause
+	ResumedBy       *Actor            `json:"resumed_by,omitempty"` // who ended the last requested pause
 	KillSignal      string            `json:"kill_signal,omitempty"`
 	Success         Success           `json:"success,omitzero"`
 
@@ -242,7 +242,7 @@ func (a Assigned) EffectiveLostAfter() Duration { return cmp.Or(a.LostAfter, Def
 
 // Unpaused returns r without its current pause, for a run that ended while it was paused.
 func (r Run) Unpaused() Run {
-	r.PausedAt, r.PausedBy = Time{}, ""
+	r.PausedAt, r.PausedBy = Time{}, nil
 	return r
 }
 
@@ -435,7 +435,7 @@ type LateCancel struct {
 	Task      string `json:"task"`
 	Run       string `json:"run"`
 	Token     int64  `json:"token"`         // of the attempt: later attempts of the run are not cancelled by it
-	By        string `json:"by"`            // who cancelled the run
+	By        *Actor `json:"by"`            // who cancelled the run
 	End       *Run   `json:"end,omitempty"` // how the attempt ended, once it has
 }
 

@@ -321,7 +321,7 @@ type Task struct {
 	Generation int64  `json:"generation" doc:"Increases by one with every change."`
 	CreatedAt  Time   `json:"created_at" doc:"When the task was created."`
 	UpdatedAt  Time   `json:"updated_at" doc:"When its current version was stored."`
-	UpdatedBy  string `json:"updated_by,omitempty" doc:"Who stored its current version."`
+	UpdatedBy  *Actor `json:"updated_by,omitempty" doc:"Who stored its current version."`
 	Change     string `json:"change,omitempty" doc:"What made this version." enum:"created,updated,paused,resumed,rolled_back,undeleted"`
 	// Revision is the mod revision of the task's key, which --revision and If-Match compare. It is not part of
 	// the stored value.
@@ -393,11 +393,11 @@ type Own struct {
 // Pause is a period without ticks.
 type Pause struct {
 	Since   Time   `json:"since" doc:"When it began."`
-	By      string `json:"by,omitempty" doc:"Who paused the task; carillon, if it did so itself."`
+	By      *Actor `json:"by,omitempty" doc:"Who paused the task; carillon, if it did so itself."`
 	Reason  string `json:"reason,omitempty" doc:"Why, as its author wrote it."`
 	Until   Time   `json:"until,omitzero" doc:"The pause ends by itself at this time."`
 	Ended   Time   `json:"ended,omitzero" doc:"When a user ended it before Until."`
-	EndedBy string `json:"ended_by,omitempty" doc:"Who ended it before its end."`
+	EndedBy *Actor `json:"ended_by,omitempty" doc:"Who ended it before its end."`
 }
 
 // PausedByFailures is the author of the pause of a task that failed too often.
@@ -405,6 +405,16 @@ const PausedByFailures = "carillon"
 
 // KeepPauses is the number of pauses that an entry keeps.
 const KeepPauses = 5
+
+// Equal reports whether two pauses are the same.
+func (p Pause) Equal(o Pause) bool {
+	if !p.By.Equal(o.By) || !p.EndedBy.Equal(o.EndedBy) {
+		return false
+	}
+	p.By, p.EndedBy, o.By, o.EndedBy = nil, nil, nil, nil
+
+	return p == o
+}
 
 // Over reports whether the pause has ended at an instant that is not before its beginning.
 func (p Pause) Over(at time.Time) bool {

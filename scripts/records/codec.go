@@ -13,7 +13,7 @@ import (
 // have. encoding/json encodes the fields of all other types.
 var encoded = []string{
 	"task.Run", "task.Waiting", "task.Assigned", "task.Attempt", "task.Unsent", "task.Usage", "task.AuditRecord", "task.AuditObject",
-	"record.Watermark", "task.Action", "task.Process", "task.Noop",
+	"task.Actor", "record.Watermark", "task.Action", "task.Process", "task.Noop",
 }
 
 // readOnly are those that are only read. An action is encoded once, for all runs of its task.

@@ -110,7 +110,7 @@ func bindingTable(f *factory.Factory, list []task.Binding, wide bool) *output.Ta
 	for _, b := range list {
 		row := []string{b.Name, output.OneLine(b.Role), output.OneLine(strings.Join(b.Subjects, ",")), view.Where(b.Namespaces, b.Cluster), view.ExpiryText(f, b.Until)}
 		if wide {
-			row = append(row, output.Labels(b.Labels), output.OneLine(b.Reason), f.PastTime(b.UpdatedAt, output.ReaderZone), view.ActorCell(f, task.ActorName(b.UpdatedBy)))
+			row = append(row, output.Labels(b.Labels), output.OneLine(b.Reason), f.PastTime(b.UpdatedAt, output.ReaderZone), view.ActorCell(f, b.UpdatedBy))
 		}
 		g.AddRow(row...)
 	}

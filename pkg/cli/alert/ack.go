@@ -69,10 +69,10 @@ func ackCommand(f *factory.Factory) *cobra.Command {
 		changed, failed := batch.Run(ctx, f, "acknowledge", "acknowledged", "alert", list, func(ctx context.Context, a task.AlertStatus) (task.AlertStatus, string, error) {
 			now, err := acknowledge(ctx, c, &a)
 			words := "acknowledged " + shownName(f, &a)
-			if before := a.Acknowledged; before != nil && err == nil && *before == *now.Acknowledged {
+			if before := a.Acknowledged; before != nil && err == nil && before.Equal(now.Acknowledged) {
 				words = fmt.Sprintf("%s is yours already, since %s", shownName(f, &a), f.PastTime(before.At, output.ReaderZone))
 			} else if before != nil {
-				words += ", which was acknowledged by " + output.OneLine(task.ActorName(before.By))
+				words += ", which was acknowledged by " + output.OneLine(before.By.Name())
 			}
 
 			return now, words, err

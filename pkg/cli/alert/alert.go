@@ -191,7 +191,7 @@ func notifiedText(f *factory.Factory, a *task.AlertStatus) string {
 	at := view.PastOrFuture(f)
 	var parts []string
 	if s := a.Silence; s != nil {
-		parts = append(parts, fmt.Sprintf("silenced until %s (%s)", at(s.Until), task.ActorName(s.By)))
+		parts = append(parts, fmt.Sprintf("silenced until %s (%s)", at(s.Until), s.By.Name()))
 	}
 
 	for i := range a.Receivers {

@@ -148,7 +148,7 @@ func openTable(f *factory.Factory, list []task.AlertStatus, wide bool) *output.T
 		a := &list[i]
 		acknowledged := "nobody"
 		if k := a.Acknowledged; k != nil {
-			acknowledged = output.OneLine(task.ActorName(k.By)) + ", " + f.PastTime(k.At, output.ReaderZone)
+			acknowledged = output.OneLine(k.By.Name()) + ", " + f.PastTime(k.At, output.ReaderZone)
 		}
 
 		row := []string{shownName(f, a), severityCell(f, a.Severity), f.PastTime(a.Since, output.ReaderZone),

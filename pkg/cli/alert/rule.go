@@ -64,7 +64,7 @@ func listRulesCommand(f *factory.Factory) *cobra.Command {
 				for i := range list {
 					r := &list[i]
 					g.AddRow(ruleName(f, r), cmp.Or(output.OneLine(r.Selector), "all"), output.OneLine(wording.AlertsText(&r.Alerts)),
-						f.PastTime(r.UpdatedAt, output.ReaderZone), view.ActorCell(f, task.ActorName(r.UpdatedBy)))
+						f.PastTime(r.UpdatedAt, output.ReaderZone), view.ActorCell(f, r.UpdatedBy))
 				}
 
 				return g

@@ -147,7 +147,7 @@ func silencesCommand(f *factory.Factory) *cobra.Command {
 				for i := range list {
 					s := &list[i]
 					g.AddRow(silenceName(f, s), output.OneLine(s.What()), f.FutureTime(s.Until, output.ReaderZone), f.TimeLeft(s.Until),
-						f.PastTime(s.Since, output.ReaderZone), output.OneLine(task.ActorName(s.By)), output.OneLine(s.Reason))
+						f.PastTime(s.Since, output.ReaderZone), output.OneLine(s.By.Name()), output.OneLine(s.Reason))
 				}
 
 				return g

@@ -11,7 +11,7 @@ import (
 // The line of a change of an access record says what was granted to whom, and what was revoked.
 func TestObjectText_SaysWhatWasGranted(t *testing.T) {
 	until := task.At(time.Date(2026, 12, 1, 8, 0, 0, 0, time.UTC))
-	grant := task.Binding{Name: "weekly-report", Role: "admin", RoleUID: "builtin", Subjects: []string{"user:mallory", "user:ann"}, Cluster: true, UpdatedBy: "user:ann"}
+	grant := task.Binding{Name: "weekly-report", Role: "admin", RoleUID: "builtin", Subjects: []string{"user:mallory", "user:ann"}, Cluster: true, UpdatedBy: task.NewActor("user:ann")}
 	limited := grant
 	limited.Cluster, limited.Namespaces, limited.Until = false, []string{"alpha", "team-*"}, until
 	games := task.Namespace{Name: "alpha", RunAs: []string{"games"}, Shell: true}

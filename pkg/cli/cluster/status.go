@@ -121,7 +121,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Epoch", "%d", s.Epoch)
 	}
 
-	if s.ChangedBy != "" {
+	if s.ChangedBy != nil {
 		words := fmt.Sprintf("%s by %s", f.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
 		if s.Change != "" {
 			words += ": " + s.Change

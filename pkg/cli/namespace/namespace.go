@@ -85,7 +85,7 @@ func namespaceTable(f *factory.Factory, list []task.Namespace, wide bool) *outpu
 
 		row := []string{n.Name, allowedCell(f, n.RunAs), shell, cmp.Or(output.OneLine(n.Nodes), "all"), output.OneLine(n.Description)}
 		if wide {
-			row = append(row, allowedCell(f, n.Groups), allowedCell(f, n.EnvFiles), f.PastTime(n.UpdatedAt, output.ReaderZone), view.ActorCell(f, task.ActorName(n.UpdatedBy)))
+			row = append(row, allowedCell(f, n.Groups), allowedCell(f, n.EnvFiles), f.PastTime(n.UpdatedAt, output.ReaderZone), view.ActorCell(f, n.UpdatedBy))
 		}
 		g.AddRow(row...)
 	}

@@ -96,7 +96,7 @@ func listLimits(ctx context.Context, f *factory.Factory, c *client.Client) error
 		for _, l := range list {
 			row := []string{l.Name, allowedLabels(l)}
 			if wide {
-				row = append(row, f.PastTime(l.UpdatedAt, output.ReaderZone), view.ActorCell(f, task.ActorName(l.UpdatedBy)))
+				row = append(row, f.PastTime(l.UpdatedAt, output.ReaderZone), view.ActorCell(f, l.UpdatedBy))
 			}
 			g.AddRow(row...)
 		}

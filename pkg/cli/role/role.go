@@ -82,7 +82,7 @@ func roleTable(f *factory.Factory, list []task.Role, wide bool) *output.Table {
 			for i, rule := range r.Rules {
 				rules[i] = view.RuleText(rule)
 			}
-			row = append(row, strings.Join(rules, " "), f.PastTime(r.UpdatedAt, output.ReaderZone), view.ActorCell(f, task.ActorName(r.UpdatedBy)))
+			row = append(row, strings.Join(rules, " "), f.PastTime(r.UpdatedAt, output.ReaderZone), view.ActorCell(f, r.UpdatedBy))
 		}
 		g.AddRow(row...)
 	}

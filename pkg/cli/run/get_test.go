@@ -32,7 +32,7 @@ func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		r := task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed, Message: "m" + evil, Reason: "r" + evil, Node: "n" + evil,
-			Signal: "s" + evil, Requests: task.Requests{CancelledBy: "c" + evil}, OutputSummary: task.OutputSummary{OutputTail: "first\n" + evil + "last", OutputBytes: 100}, Attempt: 2,
+			Signal: "s" + evil, Requests: task.Requests{CancelledBy: task.NewActor("c" + evil)}, OutputSummary: task.OutputSummary{OutputTail: "first\n" + evil + "last", OutputBytes: 100}, Attempt: 2,
 			Attempts: []task.Attempt{{Attempt: 1, State: task.Failed, Node: evil, Reason: evil}}}
 
 		for _, format := range []string{output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML} {

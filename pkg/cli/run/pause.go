@@ -43,13 +43,13 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 				return partsPaused(ctx, f, c, r)
 			}
 
-			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
+			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == nil })
 			switch {
 			case r.State == task.Paused:
 				return r, "paused " + r.ID, nil
 			case r.State.Final(), !r.State.Active():
 				return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
-			case r.PausedBy == "":
+			case r.PausedBy == nil:
 				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "another user has resumed it"))
 			}
 
@@ -70,7 +70,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
   carillon run resume 'sync-*' --dry-run
   carillon run resume --all --yes`,
 	}
-	p := &bulkFlags{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
+	p := &bulkFlags{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != nil }}
 	return runsCommand(f, cmd, p, "resumed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
 			r, err := c.Runs.Resume(ctx, r.Namespace, r.Task, r.ID)
@@ -125,9 +125,9 @@ func countPartPauses(r task.Run) (s partPauseCounts) {
 			s.waiting++
 		case p.State == task.Paused:
 			s.paused++
-		case p.PausedBy != "" && p.State == task.Dispatched: // or it has just started
+		case p.PausedBy != nil && p.State == task.Dispatched: // or it has just started
 			s.held++
-		case p.PausedBy != "":
+		case p.PausedBy != nil:
 			s.asked++
 		default:
 			s.going = append(s.going, p)

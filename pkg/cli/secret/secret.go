@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
+	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -78,7 +79,7 @@ func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table
 	}
 
 	for _, s := range list {
-		row := []string{secretName(f, s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), f.NoValue())}
+		row := []string{secretName(f, s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), f.PastTime(s.UpdatedAt, output.ReaderZone), view.ActorCell(f, s.UpdatedBy)}
 		if wide {
 			row = append(row, output.OneLine(s.KeyID), s.Change)
 		}
@@ -112,7 +113,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
 			d.Field("Encrypted", "with key %s", s.KeyID)
 			d.Field("Unreadable on", "%s", strings.Join(nodesWithoutKey(cmd.Context(), c, s.KeyID), ", "))
-			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, f.NoValue()))
+			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy.String(), f.NoValue()))
 			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
 		})
 	}

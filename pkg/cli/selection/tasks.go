@@ -205,8 +205,8 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 			}
 		default:
 			by, why := "", ""
-			if d.By != "" {
-				by = " by " + d.By
+			if d.By != nil {
+				by = " by " + d.By.String()
 			}
 
 			if d.Why != "" {

@@ -209,8 +209,8 @@ func (e *editSession) explainConflict(ctx context.Context, c *client.Client) (he
 	}
 
 	text := "The task has been changed"
-	if now.UpdatedBy != "" {
-		text += " by " + now.UpdatedBy
+	if now.UpdatedBy != nil {
+		text += " by " + now.UpdatedBy.String()
 	}
 
 	text += ":\n"

@@ -20,7 +20,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/watch"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // getCommand returns "carillon task get".
@@ -139,8 +138,8 @@ func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *o
 // describeWritten adds who changed a task last, and when.
 func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
 	words := f.PastTime(t.UpdatedAt, t.Timezone)
-	if t.UpdatedBy != "" {
-		words += " by " + t.UpdatedBy
+	if t.UpdatedBy != nil {
+		words += " by " + t.UpdatedBy.String()
 	}
 
 	if t.Change != "" {
@@ -208,7 +207,7 @@ func openAlerts(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 
 		works := "nobody works on it"
 		if k := a.Acknowledged; k != nil {
-			works = output.OneLine(task.ActorName(k.By)) + " works on it"
+			works = output.OneLine(k.By.Name()) + " works on it"
 		}
 		g.AddRow(string(a.Kind), fmt.Sprintf("%s, since %s; %s", wording.AlertProblem(&a.Alert, at), at(a.Since), works))
 		receivers = a.Receivers

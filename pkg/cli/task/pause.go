@@ -95,10 +95,10 @@ func describePause(f *factory.Factory, d *output.Details, t client.Task) {
 	words := "yes"
 	if p := t.Pause; p != nil {
 		words = "since " + f.PastTime(p.Since, t.Timezone)
-		if p.By == task.PausedByFailures {
+		if p.By.Is(task.PausedByFailures) {
 			words += ", after too many failures"
-		} else if p.By != "" {
-			words += " by " + p.By
+		} else if p.By != nil {
+			words += " by " + p.By.String()
 		}
 	}
 

@@ -176,7 +176,7 @@ func deletedCommand(f *factory.Factory) *cobra.Command {
 					if d.Spec != nil {
 						plan, until = output.OneLine(strings.Join(d.Spec.Schedule, ", ")), f.FutureTime(d.Until, output.ReaderZone)
 					}
-					by := d.DeletedBy
+					by := d.DeletedBy.String()
 					if by == "" {
 						by = d.Why
 					}

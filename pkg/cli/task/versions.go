@@ -1,7 +1,6 @@
 package task
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // showVersions lists the versions of a task.
@@ -38,7 +36,7 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 				continue
 			}
 
-			g.AddRow(fmt.Sprint(v.Generation), f.PastTime(v.UpdatedAt, v.Timezone), cmp.Or(output.OneLine(task.ActorName(v.UpdatedBy)), f.NoValue()),
+			g.AddRow(fmt.Sprint(v.Generation), f.PastTime(v.UpdatedAt, v.Timezone), view.ActorCell(f, v.UpdatedBy),
 				strings.ReplaceAll(output.OneLine(v.Change), "_", " "), changedWords(f, v.Changed, wide))
 		}
 

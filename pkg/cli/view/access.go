@@ -85,19 +85,19 @@ func ExpirySentence(f *factory.Factory, t task.Time) string {
 }
 
 // ChangedText is who changed something and when.
-func ChangedText(f *factory.Factory, at task.Time, by string) string {
+func ChangedText(f *factory.Factory, at task.Time, by *task.Actor) string {
 	if at.IsZero() {
 		return ""
 	}
-	if by == "" {
+	if by == nil {
 		return f.PastTime(at, output.ReaderZone)
 	}
-	return f.PastTime(at, output.ReaderZone) + " by " + output.OneLine(by)
+	return f.PastTime(at, output.ReaderZone) + " by " + output.OneLine(by.String())
 }
 
 // ActorCell is who changed something, in a cell of a table.
-func ActorCell(f *factory.Factory, by string) string {
-	return cmp.Or(output.OneLine(by), f.NoValue())
+func ActorCell(f *factory.Factory, by *task.Actor) string {
+	return cmp.Or(output.OneLine(by.Name()), f.NoValue())
 }
 
 // RevisionText is a revision, or "" if there is none.

@@ -126,8 +126,8 @@ func FreezeText(f *factory.Factory, z task.Freeze) string {
 		words = append(words, "since "+f.PastTime(z.Since, output.ReaderZone))
 	}
 
-	if z.By != "" {
-		words = append(words, "by "+output.OneLine(z.By))
+	if z.By != nil {
+		words = append(words, "by "+output.OneLine(z.By.String()))
 	}
 
 	return strings.Join(words, " ") + ": " + output.OneLine(z.Reason)

@@ -301,7 +301,7 @@ func (p *pass) newRun(t *store.BootTask, b *record.Boot) task.Run {
 		ID: task.ManualRunID(p.now, t.Entry.UID), Namespace: t.Ref.Namespace, Task: t.Ref.Name, Shard: t.Ref.Shard,
 		UID: t.Entry.UID, ScheduledTime: at, CreatedAt: at, Attempt: 1,
 		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
-		Requests: task.Requests{CreatedBy: task.CreatedByCarillon, TargetNode: b.Node, BootID: b.BootID},
+		Requests: task.Requests{CreatedBy: task.NewActor(task.CreatedByCarillon), TargetNode: b.Node, BootID: b.BootID},
 	}
 
 	skip := ""

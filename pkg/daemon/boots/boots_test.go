@@ -244,7 +244,7 @@ func (w *world) runs(name string) []string {
 		if r.State != task.Queued {
 			text += " " + string(r.State) + " " + r.Reason
 		}
-		if r.CreatedBy != task.CreatedByCarillon || r.Trigger != task.TriggerManual {
+		if !r.CreatedBy.Is(task.CreatedByCarillon) || r.Trigger != task.TriggerManual {
 			w.Errorf("run %s was created by %q, trigger %s", r.ID, r.CreatedBy, r.Trigger)
 		}
 		words = append(words, text)

@@ -89,7 +89,7 @@ func (f *File) firstAccess(openDefault bool, now time.Time) (first store.FirstAc
 		return first, err
 	}
 
-	const by = "carillon" // no caller asked for it
+	by := task.NewActor(task.CreatedByCarillon) // no caller asked for it
 	subject := access.KindService + ":" + bindingName
 
 	token.Subject, token.Reason, token.CreatedAt, token.CreatedBy = subject, "created with the cluster", task.At(now), by

@@ -62,7 +62,7 @@ type Record struct {
 	// State is the state that an operator requested: cordoned or draining; "" means ready.
 	State string `json:"state,omitempty"`
 	// StateBy is the user who requested the present state, also if it is ready.
-	StateBy string `json:"state_by,omitempty"`
+	StateBy *task.Actor `json:"state_by,omitempty"`
 	// The history of etcd to which this directory belongs: the cluster, its epoch,
 	// and the highest revision that was seen.
 	Cluster  string `json:"cluster,omitempty"`
@@ -197,7 +197,7 @@ func (s *State) Wanted() string {
 }
 
 // WantedBy returns the user who requested the wanted state.
-func (s *State) WantedBy() string {
+func (s *State) WantedBy() *task.Actor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept.StateBy
@@ -205,7 +205,7 @@ func (s *State) WantedBy() string {
 
 // SetWanted saves the state that an operator requested, and who requested it. It changes
 // nothing if that state is saved already.
-func (s *State) SetWanted(state, by string) error {
+func (s *State) SetWanted(state string, by *task.Actor) error {
 	if s.Wanted() == state {
 		return nil
 	}

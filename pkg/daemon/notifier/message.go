@@ -87,8 +87,9 @@ func (p *pass) countFor(m *alert.Message, alerts []alert.Addressed) {
 
 		m.Silenced += alert.CountOf(a)
 		if s := p.silences.Find(a, p.now); s != nil {
-			people[s.By] = true
-			m.SilencedBy = s.By
+			person := s.By.String()
+			people[person] = true
+			m.SilencedBy = person
 			if s.Until.After(m.SilencedUntil) {
 				m.SilencedUntil = s.Until.Time
 			}

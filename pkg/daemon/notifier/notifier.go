@@ -495,7 +495,7 @@ func newRun(r *store.Receiver, env map[string]string, now time.Time) task.Waitin
 		ID: task.ManualRunID(now, r.Entry.UID), Namespace: r.Ref.Namespace, Task: r.Ref.Name, Shard: r.Ref.Shard,
 		UID: r.Entry.UID, ScheduledTime: at, CreatedAt: at, Attempt: 1,
 		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
-		Requests: task.Requests{CreatedBy: task.CreatedByCarillon, EnvNames: task.EnvNamesOf(env)},
+		Requests: task.Requests{CreatedBy: task.NewActor(task.CreatedByCarillon), EnvNames: task.EnvNamesOf(env)},
 	}}
 }
 

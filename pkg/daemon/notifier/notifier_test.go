@@ -243,7 +243,7 @@ func (w *world) edit(name string, change func(t *task.Task)) {
 	change(&t)
 	e := task.NewEntry(t, st.Entry.From, st.Entry.Anchor)
 	if t.Paused {
-		e.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(time.Now()), By: "ann"}}}
+		e.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(time.Now()), By: task.NewActor("ann")}}}
 	}
 	_, err = w.store.UpdateTask(w.Context(), st, t, e)
 	w.must(err)
@@ -401,7 +401,7 @@ func TestNotifier_SendsWhatOpensAndCloses(t *testing.T) {
 
 		w.wait(11 * time.Second)
 		run := w.expectMessage(slack, []string{"shop/sync"}, nil)
-		if run.CreatedBy != "carillon" || run.Trigger != task.TriggerManual || run.State != task.Queued || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE", "OTHER"}) {
+		if !run.CreatedBy.Is("carillon") || run.Trigger != task.TriggerManual || run.State != task.Queued || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE", "OTHER"}) {
 			w.Errorf("the run is %+v", run.Run)
 		}
 		if text, other := run.Env["ALERT_TEXT"], run.Env["OTHER"]; !strings.Contains(text, "shop/sync") || other != "" {
@@ -458,7 +458,7 @@ func TestNotifier_ResolvesTheAlertOfAFormerTask(t *testing.T) {
 		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
 		w.must(err)
 		now := task.At(time.Now())
-		a.Former = []task.FormerAlert{{UID: a.UID, Since: a.Since, Closed: task.AlertClose{At: now, Why: task.AlertDeleted, By: "ann"}}}
+		a.Former = []task.FormerAlert{{UID: a.UID, Since: a.Since, Closed: task.AlertClose{At: now, Why: task.AlertDeleted, By: task.NewActor("ann")}}}
 		a.UID, a.OpenedAt = w.addTask("shop/sync", func(*task.Task) {}).UID, now
 		w.put(key, record.EncodeAlert(a))
 
@@ -778,7 +778,7 @@ func TestNotifier_HoldsMessagesOfPausedAndFrozenReceivers(t *testing.T) {
 		}
 
 		w.edit(slack, func(t *task.Task) { t.Paused = false })
-		w.set(func() { w.freezes.Holding = []task.Freeze{{Namespace: "ops", By: "bob"}} })
+		w.set(func() { w.freezes.Holding = []task.Freeze{{Namespace: "ops", By: task.NewActor("bob")}} })
 		w.wait(5 * time.Minute)
 		w.expectNone(slack)
 		if text := w.clusterAlert(task.WarnReceivers); text != "ops/slack is frozen by bob while alerts wait" {
@@ -865,8 +865,8 @@ func TestNotifier_Silences(t *testing.T) {
 		w.addReceiver(slack)
 		created := w.put(w.keys.Namespace("shop"), record.Encode(store.OpenNamespace("shop")))
 		for id, silence := range map[string]task.AlertSilence{
-			"a":    {Glob: "sy*", Until: task.At(time.Now().Add(time.Hour)), By: "ann", NamespaceRev: created},
-			"void": {Glob: "*", Until: task.At(time.Now().Add(time.Hour)), By: "bob", NamespaceRev: created - 1}, // of a namespace that was deleted
+			"a":    {Glob: "sy*", Until: task.At(time.Now().Add(time.Hour)), By: task.NewActor("ann"), NamespaceRev: created},
+			"void": {Glob: "*", Until: task.At(time.Now().Add(time.Hour)), By: task.NewActor("bob"), NamespaceRev: created - 1}, // of a namespace that was deleted
 		} {
 			w.put(w.keys.Silence("shop", id), record.EncodeSilence(silence))
 		}

@@ -39,8 +39,8 @@ func (p *pass) noteTrouble(name string, held *task.AlertBlock, forbidden []strin
 	switch {
 	case held != nil && d.Due > 0:
 		trouble = "is " + string(held.Why)
-		if held.By != "" {
-			trouble += " by " + task.ActorName(held.By)
+		if held.By != nil {
+			trouble += " by " + held.By.Name()
 		}
 		trouble += " while alerts wait"
 	case len(forbidden) > 0:

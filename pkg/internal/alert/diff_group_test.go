@@ -121,7 +121,7 @@ func TestDiff_SendsAGroupAgain(t *testing.T) {
 		p.open(fmt.Sprintf("t%02d", i))
 	}
 	acknowledged := p.alerts["t07"]
-	acknowledged.Alert.Acknowledged = &task.AlertMark{By: "ann"}
+	acknowledged.Alert.Acknowledged = &task.AlertMark{By: task.NewActor("ann")}
 
 	for _, all := range []bool{false, true} {
 		p.in.Receiver.RepeatAll = all

@@ -203,7 +203,7 @@ func TestDiff_RepeatsWhatIsOpen(t *testing.T) {
 	p.open("a", "acked", "silenced")
 	p.wait(time.Hour, true)
 	p.open("b")
-	p.alerts["acked"].Alert.Acknowledged = &task.AlertMark{By: "ann"}
+	p.alerts["acked"].Alert.Acknowledged = &task.AlertMark{By: task.NewActor("ann")}
 	p.alerts["silenced"].Silenced = true
 	p.wait(23*time.Hour-time.Minute, true)
 	p.expect("10s +a +acked +silenced", "1h0m10s +b")

@@ -135,6 +135,14 @@ func (w *writer) encodeDocument(named []*Item, detailed int) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// shortActor returns who did something, of limited length.
+func shortActor(a *task.Actor) *task.Actor {
+	if a == nil {
+		return nil
+	}
+	return &task.Actor{Subject: short(a.Subject), Token: short(a.Token), Certificate: short(a.Certificate)}
+}
+
 // documentAlert returns an alert of the message. A brief one has no texts of its task.
 func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	a := &item.Alert
@@ -152,10 +160,10 @@ func (w *writer) documentAlert(item *Item, brief bool) DocumentAlert {
 	d.Text, d.Failures, d.Run, d.URL = cutBytes(w.whatHappened(item), maxLine), a.Failures, short(a.Run), w.url(item)
 	d.LastSuccess, d.Next, d.NoNext, d.Openings = item.LastSuccess, item.Next, short(item.NextWords), a.Openings
 	if d.Closed != nil {
-		d.Closed.By = short(a.Closed.By)
+		d.Closed.By = shortActor(a.Closed.By)
 	}
 	if a.Acknowledged != nil {
-		d.Acknowledged = &task.AlertMark{At: a.Acknowledged.At, By: short(a.Acknowledged.By)}
+		d.Acknowledged = &task.AlertMark{At: a.Acknowledged.At, By: shortActor(a.Acknowledged.By)}
 	}
 
 	for _, name := range []string{task.LabelOwner, task.LabelRunbook, task.LabelSeverity} {

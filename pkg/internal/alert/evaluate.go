@@ -50,7 +50,7 @@ type Verdict struct {
 
 	// If nothing is expected: why, and who caused it. If the expectation is met for another reason than a success: the same.
 	Why task.AlertReason
-	By  string
+	By  *task.Actor
 
 	// Next is when the verdict may change without a new record; zero: never.
 	Next time.Time

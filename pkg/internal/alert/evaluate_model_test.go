@@ -271,7 +271,7 @@ func (w *modelWorld) dismiss(d dismissal) {
 	delete(w.dead, d.run)
 	if isLast && !d.isOld {
 		a := *w.alert
-		a.Mod, a.Closed = w.revision, &task.AlertClose{Why: task.AlertDismissed, By: "ann"}
+		a.Mod, a.Closed = w.revision, &task.AlertClose{Why: task.AlertDismissed, By: task.NewActor("ann")}
 		w.alert = &a
 	}
 	w.written()

@@ -45,7 +45,7 @@ func watched(schedule string, a task.Alerts) *facts {
 	created := task.At(berlin("2026-10-01 00:00:00"))
 	return &facts{
 		entry: task.Entry{UID: testUID, Schedule: task.Schedules{schedule}, Timezone: "Europe/Berlin", From: created, Anchor: created, Alerts: &a},
-		spec:  SpecFacts{UpdatedAt: created.Time, UpdatedBy: "ann"},
+		spec:  SpecFacts{UpdatedAt: created.Time, UpdatedBy: task.NewActor("ann")},
 	}
 }
 
@@ -129,7 +129,7 @@ func (f *facts) judge(t *testing.T, kind task.AlertKind, current *task.Alert, no
 			e.Ledger = &f.ledger
 		}
 		if needs.Deleted {
-			e.Deleted = &DeletedFacts{By: "ann"}
+			e.Deleted = &DeletedFacts{By: task.NewActor("ann")}
 		}
 	}
 
@@ -210,7 +210,7 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 	former := want
 	former.ID, former.Mod, former.OpenedAt, former.Openings = 7, 9, task.At(berlin("2026-11-24 01:30:00")), 4
 	former.Opened = []task.Time{task.At(berlin("2026-11-24 01:10:00")), task.At(berlin("2026-11-24 01:20:00"))}
-	former.Acknowledged, former.Closed = &task.AlertMark{By: "ann"}, &task.AlertClose{Why: task.AlertSucceeded}
+	former.Acknowledged, former.Closed = &task.AlertMark{By: task.NewActor("ann")}, &task.AlertClose{Why: task.AlertSucceeded}
 	_, c, _ = f.judge(t, task.AlertFailures, &former, "2026-11-24 02:00:08")
 	if a := c.Alert; a.ID != 7 || a.Mod != 9 || a.Openings != 5 || a.Acknowledged != nil || a.Closed != nil ||
 		!slices.Equal(a.Opened, []task.Time{task.At(berlin("2026-11-24 01:20:00")), task.At(berlin("2026-11-24 01:30:00"))}) {
@@ -218,7 +218,7 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 	}
 
 	// That of a former task of the name counts nothing.
-	former.UID, former.Closed = "other", &task.AlertClose{At: task.At(berlin("2026-11-24 02:00:05")), Why: task.AlertDeleted, By: "ann"}
+	former.UID, former.Closed = "other", &task.AlertClose{At: task.At(berlin("2026-11-24 02:00:05")), Why: task.AlertDeleted, By: task.NewActor("ann")}
 	former.Former = []task.FormerAlert{
 		{UID: "long ago", Closed: task.AlertClose{At: task.At(berlin("2026-11-24 00:00:00"))}},
 		{UID: "dropped", Closed: task.AlertClose{At: task.At(berlin("2026-11-24 00:30:00"))}},
@@ -239,7 +239,7 @@ func TestDecide_OpensWithWhatPeopleNeedToKnow(t *testing.T) {
 
 	// Receivers and labels follow the task while the alert is open. The time and the numbers stay.
 	current := want
-	current.Mod, current.Notify, current.Acknowledged = 9, []string{"shop/slack"}, &task.AlertMark{By: "ann"}
+	current.Mod, current.Notify, current.Acknowledged = 9, []string{"shop/slack"}, &task.AlertMark{By: task.NewActor("ann")}
 	_, c, _ = f.judge(t, task.AlertFailures, &current, "2026-11-24 03:00:00")
 	rewritten := current
 	rewritten.Notify = want.Notify
@@ -274,14 +274,14 @@ func TestDecide_ClosesWithTheReason(t *testing.T) {
 	// A success says how many runs had failed before.
 	f.tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-24 04:00:00", task.Cancelled, "2026-11-24 04:10:00")
 	_, c, _ := f.judge(t, task.AlertFailures, &open, "2026-11-24 05:00:00")
-	if want := (task.AlertClose{At: task.At(berlin("2026-11-24 05:00:00")), Why: task.AlertSucceeded, Run: f.ends[3].ID, Failures: 2}); c == nil || *c.Alert.Closed != want {
+	if want := (task.AlertClose{At: task.At(berlin("2026-11-24 05:00:00")), Why: task.AlertSucceeded, Run: f.ends[3].ID, Failures: 2}); c == nil || !reflect.DeepEqual(*c.Alert.Closed, want) {
 		t.Errorf("after a success: %+v", c)
 	}
 
 	// Deleted, and created again.
-	e := &Evidence{Namespace: "shop", Task: "sync", Deleted: &DeletedFacts{By: "ann"}}
+	e := &Evidence{Namespace: "shop", Task: "sync", Deleted: &DeletedFacts{By: task.NewActor("ann")}}
 	v, _ := Evaluate(e, task.AlertFailures, &open, berlin("2026-11-24 03:00:00"))
-	if c := Decide(e, task.AlertFailures, &open, v, berlin("2026-11-24 03:00:00")); c == nil || c.Alert.Closed.Why != task.AlertDeleted || c.Alert.Closed.By != "ann" {
+	if c := Decide(e, task.AlertFailures, &open, v, berlin("2026-11-24 03:00:00")); c == nil || c.Alert.Closed.Why != task.AlertDeleted || !c.Alert.Closed.By.Is("ann") {
 		t.Errorf("of a deleted task: %+v", c)
 	}
 	former := open
@@ -328,10 +328,10 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		"an old one in the ledger":    {func() *facts { f := daily(); f.ledger.LastSuccess = berlin("2026-11-20 03:00:00"); return f }(), NotMet, "2026-11-21 05:00:00", ""},
 		"a person has just edited":    {daily().change(func(e *task.Entry) { e.From = recently }).edited(recently), Undecided, "2026-11-25 11:00:00", ""},
 		"its owner decided late":      {daily().change(func(e *task.Entry) { e.From = recently }), NotMet, "2026-10-02 02:00:00", ""},
-		"paused":                      {daily().change(pause(task.Pause{By: "ann"})), NotExpected, "", task.AlertPaused},
-		"paused until later":          {daily().change(pause(task.Pause{By: "ann", Until: task.At(berlin("2026-11-24 13:00:00"))})), NotExpected, "2026-11-24 13:00:00", task.AlertPaused},
-		"paused until a while ago":    {daily().change(pause(task.Pause{By: "ann", Until: recently})), Undecided, "2026-11-25 11:00:00", ""},
-		"paused after failures":       {daily().change(pause(task.Pause{By: task.PausedByFailures})), NotMet, "2026-10-02 02:00:00", ""},
+		"paused":                      {daily().change(pause(task.Pause{By: task.NewActor("ann")})), NotExpected, "", task.AlertPaused},
+		"paused until later":          {daily().change(pause(task.Pause{By: task.NewActor("ann"), Until: task.At(berlin("2026-11-24 13:00:00"))})), NotExpected, "2026-11-24 13:00:00", task.AlertPaused},
+		"paused until a while ago":    {daily().change(pause(task.Pause{By: task.NewActor("ann"), Until: recently})), Undecided, "2026-11-25 11:00:00", ""},
+		"paused after failures":       {daily().change(pause(task.Pause{By: task.NewActor(task.PausedByFailures)})), NotMet, "2026-10-02 02:00:00", ""},
 		"a shadow":                    {daily().change(func(e *task.Entry) { e.Shadow = true }), NotExpected, "", task.AlertShadow},
 		"its schedule has ended":      {daily().change(func(e *task.Entry) { e.End = recently }), NotExpected, "", task.AlertEnded},
 		"its runs are used up":        {daily().change(func(e *task.Entry) { e.MaxRuns, e.Own = 3, &task.Own{Runs: 3} }), NotExpected, "", task.AlertEnded},
@@ -405,11 +405,11 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"created after the tick":             {nightly().change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-24 04:00:00")) }).edited(task.At(berlin("2026-11-24 04:00:00"))), judged, Undecided},
 		"missed, and its owner moved on":     {nightly().change(func(e *task.Entry) { e.From = task.At(berlin(today)) }), judged, NotMet},
 		"resumed after the tick": {nightly().change(func(e *task.Entry) {
-			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}}}
+			e.Own = &task.Own{Pauses: []task.Pause{{By: task.NewActor("ann"), Until: task.At(berlin("2026-11-24 04:00:00"))}}}
 		}), judged, Undecided},
 		"resumed, and paused after failures": {nightly().change(func(e *task.Entry) {
 			e.Paused = true
-			e.Own = &task.Own{Pauses: []task.Pause{{By: "ann", Until: task.At(berlin("2026-11-24 04:00:00"))}, {By: task.PausedByFailures}}}
+			e.Own = &task.Own{Pauses: []task.Pause{{By: task.NewActor("ann"), Until: task.At(berlin("2026-11-24 04:00:00"))}, {By: task.NewActor(task.PausedByFailures)}}}
 		}), judged, Undecided},
 		"paused":                            {nightly().change(func(e *task.Entry) { e.Paused = true }), judged, NotExpected},
 		"no tick on a Tuesday":              {by("0 3 * * 1"), judged, Undecided},

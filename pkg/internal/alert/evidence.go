@@ -55,7 +55,7 @@ type Dead struct {
 // SpecFacts is what an evaluation needs of a spec. The zero value means that the task has none.
 type SpecFacts struct {
 	UpdatedAt time.Time
-	UpdatedBy string
+	UpdatedBy *task.Actor
 }
 
 // LedgerFacts is what an evaluation needs of a ledger.
@@ -73,7 +73,7 @@ type LedgerFacts struct {
 }
 
 // DeletedFacts is what an evaluation needs of the tombstone of a deleted task.
-type DeletedFacts struct{ By string }
+type DeletedFacts struct{ By *task.Actor }
 
 // Needs says what must be read before an evaluation can continue.
 type Needs struct {
@@ -187,7 +187,7 @@ func (e *Evidence) pauseOf(now time.Time) (p task.Pause, ok bool) {
 	switch {
 	case current == nil:
 		return p, true
-	case current.By == task.PausedByFailures, current.Over(now):
+	case current.By.Is(task.PausedByFailures), current.Over(now):
 		return p, false
 	}
 
@@ -199,7 +199,7 @@ func (e *Evidence) pauseOf(now time.Time) (p task.Pause, ok bool) {
 func (e *Evidence) graceUntil(now time.Time) (since time.Time) {
 	if own := e.Entry.Own; own != nil {
 		for _, p := range slices.Backward(own.Pauses) {
-			if p.By == task.PausedByFailures || !p.Over(now) {
+			if p.By.Is(task.PausedByFailures) || !p.Over(now) {
 				continue
 			}
 

@@ -211,7 +211,7 @@ func TestExamples_AlertmanagerKeepsWhatIsOpen(t *testing.T) {
 		g.change(fmt.Sprint("stays", i))
 	}
 	for i := range 20 {
-		g.alerts[fmt.Sprint("stays", i)].Acknowledged = &task.AlertMark{By: "ann"}
+		g.alerts[fmt.Sprint("stays", i)].Acknowledged = &task.AlertMark{By: task.NewActor("ann")}
 	}
 	for minute := range 48 * 60 {
 		g.now = g.now.Add(time.Minute)

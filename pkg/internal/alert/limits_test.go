@@ -233,12 +233,12 @@ func TestEvaluate_MaxPause(t *testing.T) {
 
 	paused := func(by, since, until, ended string) *facts {
 		f := watched("0 * * * *", task.Alerts{Failures: new(0), MaxPause: task.Duration(15 * time.Minute)})
-		p := task.Pause{Since: task.At(berlin(since)), By: by}
+		p := task.Pause{Since: task.At(berlin(since)), By: task.NewActor(by)}
 		if until != "" {
 			p.Until = task.At(berlin(until))
 		}
 		if ended != "" {
-			p.Ended, p.EndedBy = task.At(berlin(ended)), "bob"
+			p.Ended, p.EndedBy = task.At(berlin(ended)), task.NewActor("bob")
 		}
 		f.entry.Paused, f.entry.Own = ended == "", &task.Own{Pauses: []task.Pause{p}}
 
@@ -259,7 +259,7 @@ func TestEvaluate_MaxPause(t *testing.T) {
 
 	f := paused("ann", "2026-11-24 01:00:00", "", "2026-11-24 01:19:00")
 	_, c := f.judgeLimit(t, task.AlertMaxPause, &active{}, &task.Alert{UID: testUID}, "2026-11-24 01:20:00")
-	if c == nil || c.Alert.Closed == nil || c.Alert.Closed.By != "bob" {
+	if c == nil || c.Alert.Closed == nil || !c.Alert.Closed.By.Is("bob") {
 		t.Errorf("the closing does not name who has resumed the task: %+v", c)
 	}
 }

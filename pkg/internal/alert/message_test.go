@@ -92,7 +92,7 @@ also notified: ops/pager`,
 		{
 			name: "deleted, the task cannot be read",
 			m: message("08:20", func(m *Message) {
-				m.Closed = []Item{closedSync(task.AlertClose{At: clockAt("08:16"), Why: task.AlertDeleted, By: "ann"})}
+				m.Closed = []Item{closedSync(task.AlertClose{At: clockAt("08:16"), Why: task.AlertDeleted, By: task.NewActor("ann")})}
 				m.Closed[0].Task, m.Closed[0].Alert.Notify, m.PublicURL = nil, nil, ""
 			}),
 			want: `
@@ -247,7 +247,7 @@ carillon alert list -A
 // The document of a closed alert names the failed run, and how the alert was closed. The state is not that of another run.
 func TestMessage_DocumentOfAClosedAlert(t *testing.T) {
 	m := message("08:20", func(m *Message) {
-		m.Closed = []Item{closedSync(task.AlertClose{At: clockAt("08:16"), Why: task.AlertSucceeded, Run: "r2", By: "ann", Failures: 8})}
+		m.Closed = []Item{closedSync(task.AlertClose{At: clockAt("08:16"), Why: task.AlertSucceeded, Run: "r2", By: task.NewActor("ann"), Failures: 8})}
 		m.Closed[0].Run = &task.Run{State: task.Succeeded, EndedAt: clockAt("08:15"), Node: "n9", OutputSummary: task.OutputSummary{OutputTail: "done"}}
 	})
 
@@ -256,7 +256,7 @@ func TestMessage_DocumentOfAClosedAlert(t *testing.T) {
 		t.Fatalf("%v: %+v", err, d)
 	}
 	if a := d.Closed[0]; a.Run != "20261124T010000.000Z-k3f9" || a.State != "" || a.Node != "" || a.Output != "" ||
-		a.Closed.Run != "r2" || a.Closed.By != "ann" || a.Closed.Failures != 8 || d.Action != ActionResolve {
+		a.Closed.Run != "r2" || !a.Closed.By.Is("ann") || a.Closed.Failures != 8 || d.Action != ActionResolve {
 		t.Errorf("%+v, closed %+v", a, a.Closed)
 	}
 }
@@ -487,12 +487,12 @@ func hostileMessages(s string, n int) map[string]*Message {
 	item.Alert.Task, item.Alert.Run, item.Alert.Text, item.Alert.Code = s, s, s, s
 	item.Alert.Labels = map[string]string{"owner": s, "runbook": s, "severity": s}
 	item.Alert.Notify = slices.Repeat([]string{s}, 10)
-	item.Alert.Acknowledged = &task.AlertMark{By: s}
+	item.Alert.Acknowledged = &task.AlertMark{By: &task.Actor{Subject: s, Token: s, Certificate: s}}
 	item.Task.Description, item.NextWords, item.Next = s, s, task.Time{}
 	item.Run.OutputTail, item.Run.Message, item.Run.Node, item.Run.Signal, item.Run.Reason, item.Run.ExitCode = s, s, s, s, s, nil
 
 	gone := item
-	gone.Alert.Closed = &task.AlertClose{Why: task.AlertReason(s), By: s, Run: s}
+	gone.Alert.Closed = &task.AlertClose{Why: task.AlertReason(s), By: &task.Actor{Subject: s, Token: s, Certificate: s}, Run: s}
 	problem := item
 	problem.Alert.Kind = task.AlertCluster
 

@@ -49,7 +49,7 @@ func pausedWords(p *task.Pause) string {
 	switch by := wording.PausedBy(p); {
 	case by == "":
 		return "paused"
-	case p.By == task.PausedByFailures:
+	case p.By.Is(task.PausedByFailures):
 		return "paused " + by
 	default:
 		return "paused by " + by

@@ -11,7 +11,7 @@ func TestNextTick(t *testing.T) {
 	now := time.Date(2026, 11, 24, 8, 20, 0, 0, time.UTC)
 	pausedBy := func(by string, until time.Time) func(*task.Entry) {
 		return func(e *task.Entry) {
-			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{By: by}}}
+			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{By: task.NewActor(by)}}}
 			if !until.IsZero() {
 				e.Own.Pauses[0].Until = task.At(until)
 			}

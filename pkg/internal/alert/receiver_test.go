@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestReceiverFacts_Status(t *testing.T) {
 	}
 	pause := func(until task.Time) *task.Entry {
 		return entry(func(e *task.Entry) {
-			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: at, By: "ann", Until: until, Reason: "a move"}}}
+			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: at, By: task.NewActor("ann"), Until: until, Reason: "a move"}}}
 		})
 	}
 
@@ -72,18 +73,16 @@ func TestReceiverFacts_Status(t *testing.T) {
 			task.AlertReceiver{State: task.ReceiverWaiting, Blocked: &task.AlertBlock{Why: task.BlockForbidden}}},
 		"of the cluster": {task.Alert{Kind: task.AlertCluster, Code: "x"}, ReceiverFacts{Entry: entry(func(e *task.Entry) { e.Receiver.From = nil })}, task.AlertReceiver{State: task.ReceiverWaiting}},
 		"paused": {open, ReceiverFacts{Entry: pause(task.Time{}), Sent: knows(told)}, task.AlertReceiver{State: task.ReceiverNotified, Run: "r1", At: at,
-			Blocked: &task.AlertBlock{Why: task.BlockPaused, By: "ann", Since: at, Reason: "a move"}}},
+			Blocked: &task.AlertBlock{Why: task.BlockPaused, By: task.NewActor("ann"), Since: at, Reason: "a move"}}},
 		"a pause that has ended": {open, ReceiverFacts{Entry: pause(at)}, task.AlertReceiver{State: task.ReceiverWaiting}},
-		"frozen": {open, ReceiverFacts{Entry: entry(nil), Freeze: &task.Freeze{Since: at, By: "bob", Reason: "a move"}}, task.AlertReceiver{State: task.ReceiverWaiting,
-			Blocked: &task.AlertBlock{Why: task.BlockFrozen, By: "bob", Since: at, Reason: "a move"}}},
+		"frozen": {open, ReceiverFacts{Entry: entry(nil), Freeze: &task.Freeze{Since: at, By: task.NewActor("bob"), Reason: "a move"}}, task.AlertReceiver{State: task.ReceiverWaiting,
+			Blocked: &task.AlertBlock{Why: task.BlockFrozen, By: task.NewActor("bob"), Since: at, Reason: "a move"}}},
 	} {
 		c.facts.Name, c.want.Receiver = "ops/slack", "ops/slack"
 		got := c.facts.Status(&c.alert, key, now)
 
-		block, wantBlock := got.Blocked, c.want.Blocked
-		got.Blocked, c.want.Blocked = nil, nil
-		if got != c.want || (block == nil) != (wantBlock == nil) || block != nil && *block != *wantBlock {
-			t.Errorf("%s: %+v, blocked %+v; want %+v, blocked %+v", name, got, block, c.want, wantBlock)
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, blocked %+v; want %+v, blocked %+v", name, got, got.Blocked, c.want, c.want.Blocked)
 		}
 	}
 

@@ -135,7 +135,7 @@ func TestDecide_OfRules(t *testing.T) {
 		change := Decide(e, task.AlertFailures, c.current, v, now)
 		got, by := task.AlertReason(""), ""
 		if change != nil && change.Alert.Closed != nil {
-			got, by = change.Alert.Closed.Why, change.Alert.Closed.By
+			got, by = change.Alert.Closed.Why, change.Alert.Closed.By.String()
 		}
 		if opens := change != nil && change.Opens; opens != c.opens || got != c.why || by != c.by || (change != nil) != (c.opens || c.rewrite || c.why != "") {
 			t.Errorf("%s: %+v", name, change)

@@ -208,8 +208,8 @@ func whyClosed(item *Item, now time.Time) string {
 	}
 
 	by := ""
-	if c.By != "" {
-		by = " by " + short(c.By)
+	if c.By != nil {
+		by = " by " + short(c.By.String())
 	}
 
 	switch c.Why {
@@ -397,7 +397,7 @@ func (w *writer) detailLine(item *Item) string {
 		words = append(words, "opened "+strconv.Itoa(a.Openings)+" times")
 	}
 	if a.Acknowledged != nil {
-		words = append(words, "acknowledged by "+short(a.Acknowledged.By))
+		words = append(words, "acknowledged by "+short(a.Acknowledged.By.String()))
 	}
 
 	return strings.Join(words, " | ")

@@ -50,7 +50,7 @@ func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
 
 	binding := func(creator, prefix string) func(i int) (string, any) {
 		return func(i int) (string, any) {
-			b := task.Binding{Name: fmt.Sprint(prefix, i), Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: creator}
+			b := task.Binding{Name: fmt.Sprint(prefix, i), Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: &task.Actor{Subject: creator, Token: "x"}}
 			return w.store.Keys().Binding(b.Name), b
 		}
 	}
@@ -60,8 +60,8 @@ func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
 	}
 	const view = `{"role":"viewer","subjects":["user:vic"],"namespaces":["default"]}`
 
-	w.putMany(499, binding("user:eve (token x)", "e"))
-	w.putMany(500, binding("user:eve2 (token x)", "o"))
+	w.putMany(499, binding("user:eve", "e"))
+	w.putMany(500, binding("user:eve2", "o"))
 	wantStatus(t, "the 500th of eve", put(eve, "/v1/bindings/default.last", view), http.StatusOK, "")
 	wantStatus(t, "the 501st of eve", put(eve, "/v1/bindings/default.more", view), http.StatusConflict, client.CodeConflict)
 	wantStatus(t, "a change of one", put(eve, "/v1/bindings/e1", `{"role":"viewer","subjects":["user:tom"],"namespaces":["default"]}`), http.StatusOK, "")
@@ -69,7 +69,7 @@ func TestAccess_BindingsAndRolesOfACreatorAreLimited(t *testing.T) {
 
 	const rules = `{"rules":[{"verbs":["read"],"objects":["tasks"]}]}`
 	w.putMany(500, func(i int) (string, any) {
-		r := task.Role{Name: fmt.Sprint("r", i), UID: task.NewUID(), Rules: []task.Rule{{Verbs: []string{"read"}, Objects: []string{"tasks"}}}, CreatedBy: "user:gil (token x)"}
+		r := task.Role{Name: fmt.Sprint("r", i), UID: task.NewUID(), Rules: []task.Rule{{Verbs: []string{"read"}, Objects: []string{"tasks"}}}, CreatedBy: &task.Actor{Subject: "user:gil", Token: "x"}}
 		return w.store.Keys().Role(r.Name), r
 	})
 	wantStatus(t, "the 501st role of gil", put(gil, "/v1/roles/more", rules), http.StatusConflict, client.CodeConflict)
@@ -87,7 +87,7 @@ func TestAccess_TheLastBindingsAreReservedForAdministrators(t *testing.T) {
 	w.putMany(1800, func(i int) (string, any) {
 		b := task.Binding{
 			Name: fmt.Sprint("s", i), Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"},
-			CreatedBy: fmt.Sprintf("service:s%d (token x)", i%4),
+			CreatedBy: &task.Actor{Subject: fmt.Sprintf("service:s%d", i%4), Token: "x"},
 		}
 		return w.store.Keys().Binding(b.Name), b
 	})
@@ -105,7 +105,7 @@ func TestAccess_LimitsOfCreatorsHoldForRequestsAtTheSameTime(t *testing.T) {
 	eve := w.token("user:eve")
 
 	binding := func(name string) task.Binding {
-		return task.Binding{Name: name, Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: "user:eve (token x)"}
+		return task.Binding{Name: name, Role: "viewer", RoleUID: access.BuiltInUID, Subjects: []string{"user:vic"}, Namespaces: []string{"default"}, CreatedBy: &task.Actor{Subject: "user:eve", Token: "x"}}
 	}
 	w.putMany(499, func(i int) (string, any) {
 		b := binding(fmt.Sprint("e", i))

@@ -3,7 +3,6 @@ package api_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func (w *world) createdBy(subject string) (n int) {
 	must(w.t, err)
 
 	for _, t := range v.Tokens() {
-		if strings.HasPrefix(t.CreatedBy, subject+" (") {
+		if t.CreatedBy.Is(subject) {
 			n++
 		}
 	}
@@ -62,11 +61,11 @@ func TestAccess_TokensAreLimited(t *testing.T) {
 
 	// eve has created one. Of another subject with the same beginning of the name, the tokens do not count.
 	w.tokens(500, func(i int, tok *task.Token) {
-		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:other-%d", i), "user:eve2 (token x)"
+		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:other-%d", i), &task.Actor{Subject: "user:eve2", Token: "x"}
 	})
 	wantStatus(t, "the second of eve", w.as(eve, "POST", "/v1/tokens", serviceToken("new-2")), http.StatusCreated, "")
 	w.tokens(498, func(i int, tok *task.Token) {
-		tok.Subject, tok.CreatedBy, tok.Until = fmt.Sprintf("service:many-%d", i), "user:eve (token x)", past
+		tok.Subject, tok.CreatedBy, tok.Until = fmt.Sprintf("service:many-%d", i), &task.Actor{Subject: "user:eve", Token: "x"}, past
 	})
 	// Expired tokens make room: the 501st of eve replaces one of them, and so does the next one.
 	for _, name := range []string{"new-3", "new-4"} {
@@ -78,12 +77,12 @@ func TestAccess_TokensAreLimited(t *testing.T) {
 
 	w.clock.advance(time.Second)
 	w.tokens(496, func(i int, tok *task.Token) {
-		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:valid-%d", i), "user:eve (token x)"
+		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:valid-%d", i), &task.Actor{Subject: "user:eve", Token: "x"}
 	})
 	wantStatus(t, "the 501st valid one of eve", w.as(eve, "POST", "/v1/tokens", serviceToken("new-5")), http.StatusConflict, client.CodeConflict)
 
 	w.tokens(500, func(i int, tok *task.Token) {
-		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:more-%d", i), "user:ann (token x)"
+		tok.Subject, tok.CreatedBy = fmt.Sprintf("service:more-%d", i), &task.Actor{Subject: "user:ann", Token: "x"}
 	})
 	wantStatus(t, "the 501st of an admin", w.as(w.secret, "POST", "/v1/tokens", serviceToken("new-4")), http.StatusCreated, "")
 }

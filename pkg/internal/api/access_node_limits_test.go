@@ -27,7 +27,7 @@ func TestNodeLimits_DecideWhichLabelsCount(t *testing.T) {
 
 	change, err := w.NodeLimits.Put(ctx, task.NodeLimit{Name: "*", Labels: []string{"zone=*"}}, client.Writing{Create: true})
 	must(t, err)
-	if len(change.Nodes) != 2 || change.Revision == 0 || change.CreatedBy != w.actor() {
+	if len(change.Nodes) != 2 || change.Revision == 0 || change.CreatedBy.String() != w.actor() {
 		t.Errorf("the answer: %+v", change)
 	}
 

@@ -16,9 +16,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// actorOf is how records and events name the holder of a token.
+// actorOf is how people see the holder of a token.
 func actorOf(who, secret string) string {
 	return fmt.Sprintf("%s (token %s)", who, tokenID(secret))
+}
+
+// actorRecord is the same in a record.
+func (w *world) actorRecord() *task.Actor {
+	return &task.Actor{Subject: "user:ann", Token: tokenID(w.secret)}
 }
 
 // actor is who makes the requests of a world that do not say otherwise.
@@ -180,6 +185,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		w.bind("service:"+step.id, access.RoleAdmin)
 		mine := w.token("service:" + step.id)
 		actor := actorOf("service:"+step.id, mine)
+		recorded := fmt.Sprintf(`{"subject":"service:%s","token":"%s"}`, step.id, tokenID(mine))
 
 		path := step.path
 		if strings.Contains(path, runs) {
@@ -202,7 +208,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 
 		named := 0
 		for key, value := range w.dump() {
-			if before[key] != value && strings.Contains(value, actor) {
+			if before[key] != value && strings.Contains(value, recorded) {
 				named++
 			}
 
@@ -212,7 +218,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		}
 
 		if named == 0 && !step.deletes {
-			t.Errorf("%s: no record names %s", step.id, actor)
+			t.Errorf("%s: no record names %s", step.id, recorded)
 		}
 
 		records := 0
@@ -230,8 +236,8 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		named = 0
 		for e, err := range w.Events.All(ctx, client.EventOptions{After: task.After(there.Revision).String()}) {
 			must(t, err)
-			told = append(told, fmt.Sprintf("%s %s by %q", e.Kind, e.Action, e.Actor))
-			if e.Actor == actor {
+			told = append(told, fmt.Sprintf("%s %s by %q", e.Kind, e.Action, e.Actor.String()))
+			if e.Actor.String() == actor {
 				named++
 			}
 		}
@@ -274,12 +280,12 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
 	must(t, err)
 
-	if got.CreatedBy != w.actor() || !slices.Equal(got.EnvNames, []string{"A", "B"}) {
+	if got.CreatedBy.String() != w.actor() || !slices.Equal(got.EnvNames, []string{"A", "B"}) {
 		t.Errorf("triggered: %+v", got.Run)
 	}
 
 	r := w.do(request{method: "GET", path: "/v1/runs"})
-	if !strings.Contains(r.body, `"created_by":"`+w.actor()+`"`) || !strings.Contains(r.body, `"env_names":["A","B"]`) || strings.Contains(r.body, "sesame") {
+	if !strings.Contains(r.body, `"created_by":{"subject":"user:ann","token":"`+tokenID(w.secret)+`"}`) || !strings.Contains(r.body, `"env_names":["A","B"]`) || strings.Contains(r.body, "sesame") {
 		t.Errorf("the list: %s", r.body)
 	}
 
@@ -291,7 +297,7 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	var again client.Triggered
 	must(t, json.Unmarshal([]byte(res.body), &again))
 
-	if again.CreatedBy != actorOf("user:bob", bob) || !slices.Equal(again.EnvNames, []string{"A"}) || again.RetryOf != one {
+	if again.CreatedBy.String() != actorOf("user:bob", bob) || !slices.Equal(again.EnvNames, []string{"A"}) || again.RetryOf != one {
 		t.Errorf("run again: %+v", again.Run)
 	}
 
@@ -300,5 +306,31 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 
 	if all := fmt.Sprint(a.Sentence, a.Lines); !strings.Contains(all, "by "+actorOf("user:bob", bob)) {
 		t.Errorf("why: %s", all)
+	}
+}
+
+// Who wrote a record is for the server to say. Clients may send back what they have read.
+func TestActors_OfClientsAreIgnored(t *testing.T) {
+	w := newWorld(t)
+
+	for path, fields := range map[string]string{
+		"/v1/roles/r":        `"rules":[{"verbs":["read"],"objects":["tasks"]}]`,
+		"/v1/bindings/b":     `"role":"viewer","subjects":["user:bob"],"namespaces":["default"]`,
+		"/v1/namespaces/n":   `"run_as":["www"]`,
+		"/v1/node-limits/n1": `"labels":["zone=*"]`,
+	} {
+		r := w.as(w.secret, "PUT", path, `{`+fields+`,"created_by":{"subject":"user:eve","token":"x"},"updated_by":{"subject":"user:eve"}}`)
+		var made struct {
+			CreatedBy *task.Actor `json:"created_by"`
+			UpdatedBy *task.Actor `json:"updated_by"`
+		}
+		must(t, json.Unmarshal([]byte(r.body), &made))
+
+		if want := w.actorRecord(); r.status != http.StatusOK || !made.CreatedBy.Equal(want) || !made.UpdatedBy.Equal(want) {
+			t.Errorf("%s: %d %s", path, r.status, r.body)
+		}
+
+		wantStatus(t, path+" with a text", w.as(w.secret, "PUT", path, `{`+fields+`,"created_by":"user:eve"}`), http.StatusUnprocessableEntity, task.CodeBadValue)
+		wantStatus(t, path+" with more", w.as(w.secret, "PUT", path, `{`+fields+`,"created_by":{"subject":"user:eve","uid":"x"}}`), http.StatusUnprocessableEntity, task.CodeUnknown)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -121,7 +122,7 @@ func TestAlerts_SayWhatEachReceiverKnows(t *testing.T) {
 	if got := why(got.Receivers); !slices.Equal(got, []task.AlertBlockReason{"", task.BlockPaused, task.BlockForbidden, task.BlockMissing}) {
 		t.Errorf("blocked: %v", got)
 	}
-	if b := got.Receivers[1].Blocked; b.By != w.actor() || b.Reason != "a move" || !b.Since.Equal(w.clock.now()) {
+	if b := got.Receivers[1].Blocked; b.By.String() != w.actor() || b.Reason != "a move" || !b.Since.Equal(w.clock.now()) {
 		t.Errorf("paused: %+v", b)
 	}
 	_ = pager
@@ -132,7 +133,7 @@ func TestAlerts_SayWhatEachReceiverKnows(t *testing.T) {
 	if got := why(list[0].Receivers); !slices.Equal(got, []task.AlertBlockReason{"", task.BlockPaused, task.BlockForbidden, task.BlockForbidden}) {
 		t.Errorf("blocked, as bob sees it: %v", got)
 	}
-	if r := list[0].Receivers; r[0].Run != "" || *r[1].Blocked != (task.AlertBlock{Why: task.BlockPaused}) {
+	if r := list[0].Receivers; r[0].Run != "" || !reflect.DeepEqual(r[1].Blocked, &task.AlertBlock{Why: task.BlockPaused}) {
 		t.Errorf("bob sees the run %q and the pause %+v", r[0].Run, *r[1].Blocked)
 	}
 
@@ -140,7 +141,7 @@ func TestAlerts_SayWhatEachReceiverKnows(t *testing.T) {
 	must(t, err)
 	list, err = w.Alerts.List(ctx, client.AlertListOptions{Namespace: "default"})
 	must(t, err)
-	if s := list[0].Silence; s == nil || !s.Until.Equal(w.clock.now().Add(time.Hour)) || s.By != w.actor() || s.Reason != "INC-42" || s.NamespaceRev != 0 {
+	if s := list[0].Silence; s == nil || !s.Until.Equal(w.clock.now().Add(time.Hour)) || s.By.String() != w.actor() || s.Reason != "INC-42" || s.NamespaceRev != 0 {
 		t.Errorf("silenced: %+v", s)
 	}
 }
@@ -208,14 +209,14 @@ func TestAlerts_AreAcknowledgedByOnePerson(t *testing.T) {
 
 	w.alertOf("default", "sync", task.AlertFailures)
 	first, err := bob.Alerts.Acknowledge(ctx, "default", "sync", task.AlertFailures)
-	if err != nil || first.Acknowledged == nil || task.ActorName(first.Acknowledged.By) != "user:bob" {
+	if err != nil || first.Acknowledged == nil || first.Acknowledged.By.Name() != "user:bob" {
 		t.Fatalf("%+v, %v", first, err)
 	}
 
 	// It keeps since when bob works on it.
 	w.clock.advance(time.Minute)
 	again, err := bob.Alerts.Acknowledge(ctx, "default", "sync", task.AlertFailures)
-	if err != nil || *again.Acknowledged != *first.Acknowledged {
+	if err != nil || !again.Acknowledged.Equal(first.Acknowledged) {
 		t.Errorf("again: %+v, %v", again.Acknowledged, err)
 	}
 
@@ -225,7 +226,7 @@ func TestAlerts_AreAcknowledgedByOnePerson(t *testing.T) {
 		w.alertOf("default", "sync", task.AlertFailures, notifies("ops/slack"))
 	}, nil)
 	ann, err := w.Alerts.Acknowledge(ctx, "default", "sync", task.AlertFailures)
-	if err != nil || ann.Acknowledged.By != w.actor() || !slices.Equal(ann.Notify, []string{"ops/slack"}) {
+	if err != nil || ann.Acknowledged.By.String() != w.actor() || !slices.Equal(ann.Notify, []string{"ops/slack"}) {
 		t.Errorf("taken over: %+v, %v", ann, err)
 	}
 
@@ -282,7 +283,7 @@ func TestSilences_EndAtTheirTimeOrBefore(t *testing.T) {
 	must(t, err)
 
 	list, err := w.Alerts.Silences(ctx, "default")
-	if err != nil || len(list) != 2 || list[0] != short.AlertSilence || list[1] != long.AlertSilence || long.By != w.actor() || long.Reason != "a move" {
+	if err != nil || len(list) != 2 || !reflect.DeepEqual(list, []task.AlertSilence{short.AlertSilence, long.AlertSilence}) || long.By.String() != w.actor() || long.Reason != "a move" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 
@@ -294,7 +295,7 @@ func TestSilences_EndAtTheirTimeOrBefore(t *testing.T) {
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
 	ended, err := w.Alerts.EndSilence(ctx, "default", long.ID)
-	if err != nil || ended.EndedBy != w.actor() || !ended.Until.Equal(w.clock.now()) {
+	if err != nil || ended.EndedBy.String() != w.actor() || !ended.Until.Equal(w.clock.now()) {
 		t.Errorf("%+v, %v", ended, err)
 	}
 	if list, err = w.Alerts.Silences(ctx, ""); err != nil || len(list) != 0 {
@@ -440,7 +441,7 @@ func TestWhy_SaysWhoWasNotified(t *testing.T) {
 	}
 
 	a := w.alertOf("default", "sync", task.AlertFailures, notifies("ops/slack"), func(a *task.Alert) {
-		a.Acknowledged = &task.AlertMark{At: task.At(w.clock.now()), By: "user:bob (token x)"}
+		a.Acknowledged = &task.AlertMark{At: task.At(w.clock.now()), By: &task.Actor{Subject: "user:bob", Token: "x"}}
 	})
 	w.alertOf("default", "sync", task.AlertSuccessBy, notifies("ops/slack"), closedAlert(w))
 	w.put(w.store.Keys().SentTo(ref("ops", "slack")), task.AlertsSent{UID: slack.UID, Sending: &task.AlertMessage{Runs: []string{"r9"}, Opened: task.AlertKeys{w.keyOfAlert(a)}, At: task.At(w.clock.now())}})
@@ -478,7 +479,7 @@ func TestTestReceiver_SendsAMessageOfItsOwn(t *testing.T) {
 	wantError(t, err, nil, client.CodeForbidden)
 
 	run, err := w.Alerts.Test(ctx, "default", "slack")
-	if err != nil || run.CreatedBy != w.actor() || run.Trigger != task.TriggerManual || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE"}) {
+	if err != nil || run.CreatedBy.String() != w.actor() || run.Trigger != task.TriggerManual || !slices.Equal(run.EnvNames, []string{"ALERT_TEXT", "ALERT_TITLE"}) {
 		t.Fatalf("%+v, %v", run, err)
 	}
 

@@ -72,7 +72,7 @@ type Config struct {
 	Nodes func() []task.Node
 	// SetState, if set, puts this node into a state (ready, cordoned or draining) on behalf of a caller, keeps
 	// it over restarts, and announces it. The state is in etcd when SetState returns.
-	SetState func(ctx context.Context, state, by string) error
+	SetState func(ctx context.Context, state string, by *task.Actor) error
 	// StateTimeout limits how long another node may take to obey a state; 0 means 10 s.
 	StateTimeout time.Duration
 	// Key signs the requests that this node sends to other nodes on behalf of its callers. Its public half is in

@@ -84,7 +84,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 
 	for _, i := range []int{0, 4, 5, 6} {
 		got, err := w.Tasks.Get(t.Context(), results[i].Namespace, results[i].Name)
-		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy != w.actor() {
+		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy.String() != w.actor() {
 			t.Errorf("%+v, but it reads %+v, %v", results[i], got, err)
 		}
 	}

@@ -384,7 +384,7 @@ func TestDryRun_OfATaskPausedByFailures(t *testing.T) {
 	_, err := w.Tasks.Apply(t.Context(), s, client.ApplyOptions{})
 	must(t, err)
 	e := w.entry(ref("default", "a"))
-	e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(w.clock.now()), By: task.PausedByFailures, Reason: "too often"}}}
+	e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(w.clock.now()), By: task.NewActor(task.PausedByFailures), Reason: "too often"}}}
 	w.put(w.store.Keys().Entry(ref("default", "a")), e)
 	s.Timeout = task.Duration(time.Minute)
 	got, err := w.Tasks.Apply(t.Context(), s, client.ApplyOptions{DryRun: true})

@@ -146,7 +146,7 @@ func TestFullEtcd_CancelsAnActiveRunOnItsNode(t *testing.T) {
 	for i, node := range []string{"node-a", "node-b"} {
 		got, err := w.cancel(id(i, "aaaa"))
 		must(t, err)
-		if !got.Unrecorded || got.State != task.Running || got.CancelledBy != w.actor() || got.Node != node {
+		if !got.Unrecorded || got.State != task.Running || got.CancelledBy.String() != w.actor() || got.Node != node {
 			t.Errorf("%s: %+v", node, got)
 		}
 

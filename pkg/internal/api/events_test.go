@@ -99,7 +99,7 @@ func TestEvents_AreAStream(t *testing.T) {
 
 	a := w.create("a", "@daily")
 	e := s.event()
-	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor != w.actor() || e.Revision != a.Revision || e.UID != a.UID {
+	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor.String() != w.actor() || e.Revision != a.Revision || e.UID != a.UID {
 		t.Errorf("%+v", e)
 	}
 
@@ -245,7 +245,7 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 	must(t, err)
 	w.put(k.Node("n1"), task.Node{State: task.NodeReady})
 	w.put(k.Owner(3), map[string]string{"node": "n1"})
-	w.put(k.Freezes(), task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann"}}})
+	w.put(k.Freezes(), task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: task.NewActor("ann")}}})
 	w.put(k.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: "ops", Since: task.At(w.clock.now())}}})
 
 	for _, tt := range []struct {

@@ -40,7 +40,7 @@ func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 		must(t, err)
 	}
 
-	if z := r.Of("default"); z.By != w.actor() || z.Reason != "the database moves" || !z.Since.Equal(w.clock.now()) {
+	if z := r.Of("default"); z.By.String() != w.actor() || z.Reason != "the database moves" || !z.Since.Equal(w.clock.now()) {
 		t.Errorf("the record is %+v", z)
 	}
 

@@ -242,7 +242,7 @@ func (w *world) serve(node string) string {
 		Writable: func() error { return w.restored }, FreezeTimeout: w.freezeTimeout, MostScanned: w.maxScanned,
 		Events:    w.runHub(),
 		PageQuiet: time.Minute, // what pages tell comes last in etcd
-		SetState:  func(ctx context.Context, state, by string) error { return w.takes(ctx, node, state, by) }, StateTimeout: w.stateTimeout,
+		SetState:  func(ctx context.Context, state string, by *task.Actor) error { return w.takes(ctx, node, state, by) }, StateTimeout: w.stateTimeout,
 		Clock: func() error {
 			if hold := w.hold.Load(); hold != nil {
 				<-*hold

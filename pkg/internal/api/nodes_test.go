@@ -18,7 +18,7 @@ import (
 )
 
 // takes lets the nodes of the world change their states on request.
-func (w *world) takes(ctx context.Context, node, state, by string) error {
+func (w *world) takes(ctx context.Context, node, state string, by *task.Actor) error {
 	if w.stubborn != nil {
 		return w.stubborn
 	}
@@ -69,7 +69,7 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 			do    func(context.Context, string) (task.Node, error)
 			state string
 		}{{c.Nodes.Drain, task.NodeDraining}, {c.Nodes.Cordon, task.NodeCordoned}, {c.Nodes.Resume, task.NodeReady}} {
-			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state || n.StateBy != w.actor() {
+			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state || n.StateBy.String() != w.actor() {
 				t.Errorf("%s: %s: %+v, %v", who, step.state, n, err)
 			}
 		}
@@ -201,7 +201,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.store.Keys().Node("n"), task.Node{Name: "n", State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1, Format: 3,
 		Ineligible: task.IneligibleClock, Blocked: []string{task.FactDiskFree}, Stuck: 2, Unreadable: 1, APIError: "the API does not listen"})
-	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann", Reason: "a test"}}})
+	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: task.NewActor("ann"), Reason: "a test"}}})
 	must(t, err)
 
 	// The first token never expires. Later, there is another administrator.

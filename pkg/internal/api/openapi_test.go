@@ -315,6 +315,53 @@ func TestOpenAPI_DescribesEverything(t *testing.T) {
 	}
 }
 
+// A program does not split a text to learn who did something: such a property is always the object Actor.
+func TestOpenAPI_ActorsAreObjects(t *testing.T) {
+	doc := document(t)
+	others := map[string]string{
+		"not_before_by": "what decided a time: the word target",
+		"success_by":    "a cron expression",
+	}
+
+	actors := 0
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		if list, ok := v.([]any); ok {
+			for _, inner := range list {
+				walk(path+"[]", inner)
+			}
+		}
+
+		schema, _ := v.(map[string]any)
+		properties, _ := schema["properties"].(map[string]any)
+
+		for name, p := range properties {
+			if name != "actor" && name != "by" && !strings.HasSuffix(name, "_by") || others[name] != "" {
+				continue
+			}
+
+			actors++
+			if at(p, "$ref") != "#/components/schemas/Actor" {
+				t.Errorf("%s: the property %s is %v, not the object Actor", path, name, p)
+			}
+		}
+
+		for name, inner := range schema {
+			walk(path+"/"+name, inner)
+		}
+	}
+	walk("", doc)
+
+	if actors < 30 {
+		t.Errorf("%d properties name an actor", actors)
+	}
+	for _, field := range []string{"subject", "token", "certificate"} {
+		if at(doc, "components", "schemas", "Actor", "properties", field, "type") != "string" {
+			t.Errorf("Actor.%s is %v", field, at(doc, "components", "schemas", "Actor", "properties", field))
+		}
+	}
+}
+
 // A client that is too early or too fast finds in the answer when to try again.
 func TestOpenAPI_SaysWhenToTryAgain(t *testing.T) {
 	for path, item := range document(t)["paths"].(map[string]any) {

@@ -31,7 +31,7 @@ func (w *world) tooOften(name string) {
 	w.t.Helper()
 	w.own(name, func(e *task.Entry) {
 		e.Paused, e.Own.Failures, e.Own.Counted = true, 3, 99
-		e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(w.clock.now()), By: task.PausedByFailures, Reason: "3 runs in a row failed"})
+		e.Own.Pauses = append(e.Own.Pauses, task.Pause{Since: task.At(w.clock.now()), By: task.NewActor(task.PausedByFailures), Reason: "3 runs in a row failed"})
 	})
 }
 
@@ -53,12 +53,12 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	got, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision)
 	must(t, err)
 
-	want := task.Pause{Since: task.At(start), By: w.actor(), Reason: "migration", Until: until}
-	if !got.Paused || got.Pause == nil || *got.Pause != want || got.Change != task.ChangePaused || !got.Next.Equal(start.Add(2*time.Hour)) {
+	want := task.Pause{Since: task.At(start), By: w.actorRecord(), Reason: "migration", Until: until}
+	if !got.Paused || got.Pause == nil || !got.Pause.Equal(want) || got.Change != task.ChangePaused || !got.Next.Equal(start.Add(2*time.Hour)) {
 		t.Errorf("paused: %+v, next %v", got.Pause, got.Next)
 	}
 
-	if e := w.entry(ref("default", "a")); e.Pause() == nil || *e.Pause() != want {
+	if e := w.entry(ref("default", "a")); e.Pause() == nil || !e.Pause().Equal(want) {
 		t.Errorf("the entry knows of %+v", e.Own)
 	}
 
@@ -82,7 +82,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	}
 
 	pauses := w.entry(ref("default", "a")).Own.Pauses
-	if len(pauses) != 2 || !pauses[0].Ended.Equal(w.clock.now()) || pauses[0].EndedBy != w.actor() {
+	if len(pauses) != 2 || !pauses[0].Ended.Equal(w.clock.now()) || pauses[0].EndedBy.String() != w.actor() {
 		t.Errorf("pauses: %+v", pauses)
 	}
 
@@ -145,7 +145,7 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 	must(t, err)
 
 	e := w.entry(ref("default", "a"))
-	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy != w.actor() || got.Change != task.ChangeResumed {
+	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy.String() != w.actor() || got.Change != task.ChangeResumed {
 		t.Errorf("before the end: %+v", e)
 	}
 
@@ -183,7 +183,7 @@ func TestPause_AfterFailures(t *testing.T) {
 	w.tooOften("a")
 
 	got := w.get("a")
-	if !got.Paused || got.PauseReason != "3 runs in a row failed" || got.Pause.By != task.PausedByFailures || !got.Next.IsZero() || got.Failures != 3 {
+	if !got.Paused || got.PauseReason != "3 runs in a row failed" || !got.Pause.By.Is(task.PausedByFailures) || !got.Next.IsZero() || got.Failures != 3 {
 		t.Fatalf("shown: %+v", got)
 	}
 
@@ -209,7 +209,7 @@ func TestPause_AfterFailures(t *testing.T) {
 	s.Timeout = task.Duration(time.Minute)
 
 	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
-	if must(t, err); !got.Paused || got.Failures != 3 || got.Pause.By != task.PausedByFailures {
+	if must(t, err); !got.Paused || got.Failures != 3 || !got.Pause.By.Is(task.PausedByFailures) {
 		t.Errorf("applied with another timeout: %+v", got.Pause)
 	}
 
@@ -224,7 +224,7 @@ func TestPause_AfterFailures(t *testing.T) {
 		must(t, err)
 		e := w.entry(ref("default", "a"))
 		last := e.Own.Pauses[len(e.Own.Pauses)-1]
-		if got.Paused || e.Paused || e.Own.Failures != 0 || e.Own.Counted != 99 || !e.From.Equal(w.clock.now()) || last.EndedBy != w.actor() {
+		if got.Paused || e.Paused || e.Own.Failures != 0 || e.Own.Counted != 99 || !e.From.Equal(w.clock.now()) || last.EndedBy.String() != w.actor() {
 			t.Errorf("%s: %+v, %+v", what, e, e.Own)
 		}
 
@@ -233,7 +233,7 @@ func TestPause_AfterFailures(t *testing.T) {
 
 	// A user pauses it again. From then on it is a manual pause, and the count starts again.
 	got, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "I look"}, 0)
-	if must(t, err); got.Pause.By != w.actor() || got.Failures != 0 {
+	if must(t, err); got.Pause.By.String() != w.actor() || got.Failures != 0 {
 		t.Errorf("taken over: %+v", got.Pause)
 	}
 
@@ -257,7 +257,7 @@ func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
 	w.tooOften("a")
 
 	got, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
-	if must(t, err); !got.Paused || got.Pause.By != task.PausedByFailures || got.Failures != 3 {
+	if must(t, err); !got.Paused || !got.Pause.By.Is(task.PausedByFailures) || got.Failures != 3 {
 		t.Errorf("after another write: %+v", got)
 	}
 }

@@ -35,7 +35,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	for range 2 { // a repetition changes nothing
 		got, err := w.Runs.Pause(ctx, "default", "a", run[:19])
 		must(t, err)
-		if got.ID != run || got.State != task.Running || got.PausedBy != w.actor() {
+		if got.ID != run || got.State != task.Running || got.PausedBy.String() != w.actor() {
 			t.Errorf("asked to pause: %+v", got)
 		}
 	}
@@ -48,12 +48,12 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	for range 2 {
 		got, err := w.Runs.Resume(ctx, "default", "a", run)
 		must(t, err)
-		if got.PausedBy != "" || got.State != task.Running {
+		if got.PausedBy != nil || got.State != task.Running {
 			t.Errorf("resumed before it was paused: %+v", got)
 		}
 	}
 
-	if h := held(); h.PauseRequested || h.ResumedBy != w.actor() {
+	if h := held(); h.PauseRequested || h.ResumedBy.String() != w.actor() {
 		t.Errorf("the record is %+v", h)
 	}
 
@@ -135,7 +135,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 
 		var s []string
 		for _, p := range r.Fan.Parts {
-			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, task.ActorName(p.PausedBy))))
+			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, p.PausedBy.Name())))
 		}
 
 		return strings.Join(s, ", ")

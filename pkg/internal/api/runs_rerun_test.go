@@ -60,7 +60,7 @@ func TestRerun_RepeatsTheInputs(t *testing.T) {
 	again, err := w.Runs.Rerun(t.Context(), "default", "a", id, ask)
 	must(t, err)
 	q := w.queuedRecord("a", again.ID)
-	if again.RerunOf != id || again.ID == id || again.CreatedBy != w.actor() || q.RerunOf != id || len(q.Args) != 2 || q.TargetNode != "node-a" || !maps.Equal(q.Env, env) {
+	if again.RerunOf != id || again.ID == id || again.CreatedBy.String() != w.actor() || q.RerunOf != id || len(q.Args) != 2 || q.TargetNode != "node-a" || !maps.Equal(q.Env, env) {
 		t.Errorf("queued %+v", q)
 	}
 

@@ -320,7 +320,7 @@ func TestCancel(t *testing.T) {
 	got, err := w.Runs.Cancel(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
 
-	if got.State != task.Cancelled || got.CancelledBy != w.actor() || got.Reason != task.ReasonCancelled {
+	if got.State != task.Cancelled || got.CancelledBy.String() != w.actor() || got.Reason != task.ReasonCancelled {
 		t.Errorf("cancelled: %+v", got)
 	}
 
@@ -334,7 +334,7 @@ func TestCancel(t *testing.T) {
 	for range 2 {
 		got, err = w.Runs.Cancel(ctx, "default", "a", id(2, "aaaa"))
 		must(t, err)
-		if got.State != task.Running || got.CancelledBy != w.actor() {
+		if got.State != task.Running || got.CancelledBy.String() != w.actor() {
 			t.Errorf("asked to cancel: %+v", got)
 		}
 	}
@@ -363,7 +363,7 @@ func TestCancel(t *testing.T) {
 	got, err = w.Runs.Cancel(ctx, "default", "a", id(3, "aaaa")[:19])
 	must(t, err)
 
-	if got.State != task.Running || got.CancelledBy != w.actor() {
+	if got.State != task.Running || got.CancelledBy.String() != w.actor() {
 		t.Errorf("cancelled on the move: %+v", got)
 	}
 }

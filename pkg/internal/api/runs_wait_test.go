@@ -55,7 +55,7 @@ func TestWait_AnswersWhenTheRunHasEnded(t *testing.T) {
 	must(t, err)
 	_, err = w.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)
-	_, err = w.store.CancelQueued(t.Context(), r, run.ID, "user:ann", w.clock.now())
+	_, err = w.store.CancelQueued(t.Context(), r, run.ID, task.NewActor("user:ann"), w.clock.now())
 	must(t, err)
 
 	got := <-answers

@@ -50,7 +50,7 @@ func TestSecret_Life(t *testing.T) {
 	s, err := w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"user": "app", "password": "hunter2"}})
 	must(t, err)
 
-	if s.Generation != 1 || !slices.Equal(s.Keys, []string{"password", "user"}) || s.KeyID != one.ID() || s.UpdatedBy != w.actor() || s.Change != task.SecretSet || s.Revision == 0 {
+	if s.Generation != 1 || !slices.Equal(s.Keys, []string{"password", "user"}) || s.KeyID != one.ID() || s.UpdatedBy.String() != w.actor() || s.Change != task.SecretSet || s.Revision == 0 {
 		t.Errorf("set: %+v", s)
 	}
 

@@ -25,7 +25,7 @@ func TestTask_Lifecycle(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 
 	made := w.create("backup", "30 2 * * *")
-	if made.Generation != 1 || made.UID == "" || made.UpdatedBy != w.actor() || made.Revision == 0 || made.Result != client.Created {
+	if made.Generation != 1 || made.UID == "" || made.UpdatedBy.String() != w.actor() || made.Revision == 0 || made.Result != client.Created {
 		t.Errorf("created: %+v", made)
 	}
 

@@ -96,7 +96,7 @@ func TestUndelete_Refuses(t *testing.T) {
 	}
 
 	// Older versions leave tombstones without a copy.
-	w.put(w.store.Keys().Tombstone(record.Ref{Namespace: "default", Name: "old"}), record.Tombstone{UID: "x", DeletedAt: task.At(w.clock.now()), DeletedBy: "ann"})
+	w.put(w.store.Keys().Tombstone(record.Ref{Namespace: "default", Name: "old"}), record.Tombstone{UID: "x", DeletedAt: task.At(w.clock.now()), DeletedBy: task.NewActor("ann")})
 	refused("old", http.StatusNotFound, "was deleted at")
 }
 

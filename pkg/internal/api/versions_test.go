@@ -28,7 +28,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 
 	var told []string
 	for _, v := range list {
-		told = append(told, v.Change+" by "+strings.Replace(v.UpdatedBy, w.actor(), "ann", 1)+": "+strings.Join(v.Changed, "; "))
+		told = append(told, v.Change+" by "+strings.Replace(v.UpdatedBy.String(), w.actor(), "ann", 1)+": "+strings.Join(v.Changed, "; "))
 	}
 
 	want := []string{

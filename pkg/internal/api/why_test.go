@@ -64,12 +64,12 @@ func TestWhy_ReadsWhatIsOnRecord(t *testing.T) {
 	}
 
 	ref := ref("default", "gone")
-	if _, err := w.etcd.Put(t.Context(), w.store.Keys().Tombstone(ref), `{"uid":"u","generation":3,"deleted_at":"2026-01-01T00:00:00.000Z","deleted_by":"ann","why":"ttl"}`); err != nil {
+	if _, err := w.etcd.Put(t.Context(), w.store.Keys().Tombstone(ref), `{"uid":"u","generation":3,"deleted_at":"2026-01-01T00:00:00.000Z","deleted_by":{"subject":"ann"},"why":"ttl"}`); err != nil {
 		t.Fatal(err)
 	}
 
 	a, err = w.Tasks.Why(t.Context(), "default", "gone", client.WhyQuestion{At: "2026-02-01T00:00"})
-	if err != nil || a.Verdict != task.VerdictNoTask || a.Deleted == nil || a.Deleted.By != "ann" {
+	if err != nil || a.Verdict != task.VerdictNoTask || a.Deleted == nil || !a.Deleted.By.Is("ann") {
 		t.Errorf("%+v, %v", a, err)
 	}
 }

@@ -367,7 +367,7 @@ func (n *apiNode) request(ctx context.Context, r *rand.Rand, caller httpapi.Call
 		}
 		if err = rights.RequireOnTask(ctx, reads, ref, access.Cancel, access.Runs); err == nil {
 			k, _ := n.keys.ParseShard(string(queued.Kvs[0].Key))
-			_, err = s.CancelQueued(ctx, ref, k.Run, caller.Who, came)
+			_, err = s.CancelQueued(ctx, ref, k.Run, task.NewActor(caller.Who), came)
 		}
 	case "set-secret":
 		if err = rights.Require(access.Need{Verb: access.Set, Kind: access.Secrets, Namespace: ns}); err != nil {

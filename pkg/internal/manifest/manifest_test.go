@@ -140,7 +140,7 @@ func TestRead_TakesEveryFormOfSeveral(t *testing.T) {
 		"byte order mark":      "\xef\xbb\xbf" + one + two,
 		"carriage returns":     strings.ReplaceAll(good+"---\n"+strings.Replace(good, "name: a", "name: b", 1), "\n", "\r\n"),
 		"comments in between":  "# first\n" + good + "# second\n---\n# third\n" + strings.Replace(good, "name: a", "name: b # c", 1),
-		"fields of the server": strings.Replace(one, "{", `{"uid":"x","generation":3,"created_at":"2026-01-01T00:00:00.000Z","updated_at":"x","updated_by":"ann","revision":7,"next":"x","left_ms":3,"active":1,"result":"created","last_run":{"id":"x","odd":[1]},`, 1) + two,
+		"fields of the server": strings.Replace(one, "{", `{"uid":"x","generation":3,"created_at":"2026-01-01T00:00:00.000Z","updated_at":"x","updated_by":{"subject":"ann"},"revision":7,"next":"x","left_ms":3,"active":1,"result":"created","last_run":{"id":"x","odd":[1]},`, 1) + two,
 	}
 	for name, text := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func TestProblems_OfEachKind(t *testing.T) {
 			b.WarningDetails = []task.Warning{{Code: task.WarnEvenMembers, Text: "even"}, {Code: task.WarnEtcdAlarm, Text: "full"}, {Code: "code-of-another-version", Text: "new"}, {Text: "no code"}}
 		}, []string{"critical warning | full", "warning warning | even", "warning warning | new", "warning warning | no code"}},
 		{"freezes", func(b *task.Board) {
-			b.Freezes = []task.Freeze{{Since: ago(time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42"}, {Namespace: "billing"}}
+			b.Freezes = []task.Freeze{{Since: ago(time.Hour), By: &task.Actor{Subject: "ann", Token: "k3vq7t2m5xw4hzra"}, Reason: "INC-42"}, {Namespace: "billing"}}
 		}, []string{"warning frozen | the cluster is frozen by ann: INC-42 | 1h0m0s", "warning frozen | namespace billing: frozen"}},
 		{"runs that no node matches", func(b *task.Board) {
 			b.Waiting = map[string]int{task.ReasonNoNode: 2, task.ReasonRetry: 7}
@@ -266,7 +266,7 @@ func TestProblems_KeepHostileTexts(t *testing.T) {
 	const hostile = "\x1b[31m<b onload=x>&\u202e\x00"
 	b := task.Board{
 		Silent:         []task.Silence{{Node: hostile, Reason: hostile}},
-		Freezes:        []task.Freeze{{Namespace: hostile, By: hostile, Reason: hostile}},
+		Freezes:        []task.Freeze{{Namespace: hostile, By: task.NewActor(hostile), Reason: hostile}},
 		WarningDetails: []task.Warning{{Code: hostile, Text: hostile}},
 		Nodes:          []task.BoardNode{{Name: hostile, State: hostile, Ineligible: hostile}},
 	}

@@ -153,8 +153,8 @@ func freezes(b *task.Board) []Problem {
 		if f.Namespace == "" {
 			words = "the cluster is frozen"
 		}
-		if f.By != "" {
-			words += " by " + task.ActorName(f.By)
+		if f.By != nil {
+			words += " by " + f.By.Name()
 		}
 		if f.Reason != "" {
 			words += ": " + f.Reason

@@ -66,7 +66,7 @@ func (m *Model) alertRows(list []task.AlertStatus) []row {
 func (m *Model) alertWork(a *task.AlertStatus) string {
 	words := "nobody"
 	if k := a.Acknowledged; k != nil {
-		words = task.ActorName(k.By)
+		words = k.By.Name()
 	}
 	if s := a.Silence; s != nil {
 		words += ", silenced until " + m.formatDay(s.Until)

@@ -57,8 +57,8 @@ func (m *Model) taskText(details *TaskDetails) Picture {
 		how := "yes"
 		if p := t.Pause; p != nil {
 			how = "for " + m.formatSince(p.Since)
-			if p.By != "" {
-				how += ", by " + p.By
+			if p.By != nil {
+				how += ", by " + p.By.String()
 			}
 		}
 

@@ -30,7 +30,7 @@ func busy() task.Board {
 		At: task.At(noon), Node: "n1", Version: "v1.2.3", Cluster: "nordpol", Leader: "n1", Span: task.Duration(10 * time.Minute),
 		WarningDetails: []task.Warning{{Code: task.WarnEtcdMember, Text: "etcd has used 81 % of its quota"},
 			{Code: task.WarnNodeIneligible, Text: "node n2 owns no shards: its clock jumped, or differs from that of other nodes"}},
-		Freezes: []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: "ann (token k3vq7t2m5xw4hzra)", Reason: "INC-42: the ledger is wrong"}},
+		Freezes: []task.Freeze{{Namespace: "billing", Since: ago(2 * time.Hour), By: &task.Actor{Subject: "ann", Token: "k3vq7t2m5xw4hzra"}, Reason: "INC-42: the ledger is wrong"}},
 		Silent:  []task.Silence{{Node: "n3", Reason: "no answer from 10.0.0.3:7070 within 1s"}}, ShardCount: 256, ShardsOwned: 250,
 		BoardCounts: task.BoardCounts{Serving: 170, Tasks: 100_012, Paused: 51, FailingCount: 14, OverdueCount: 2, ActiveCount: 231, AwayCount: 1, WaitingCount: 9, Waiting: map[string]int{
 			task.ReasonNoNode: 2, task.ReasonRetry: 7}},
@@ -283,7 +283,7 @@ func TestScreen_OfAlerts(t *testing.T) {
 		alert("default", "sync", task.AlertSuccessWithin, "critical", task.AlertReceiver{Receiver: "ops/slack", State: task.ReceiverNotified}),
 		{Alert: task.Alert{Kind: task.AlertCluster, Code: "receivers", Since: ago(time.Minute), Text: "a receiver \x1b[31m gets no messages"}, Name: "cluster:receivers", Severity: "error"},
 	}
-	list[0].Acknowledged, list[0].Silence = &task.AlertMark{At: ago(time.Minute), By: "user:ann (token x)"}, &task.AlertSilence{Until: in(time.Hour)}
+	list[0].Acknowledged, list[0].Silence = &task.AlertMark{At: ago(time.Minute), By: &task.Actor{Subject: "user:ann", Token: "x"}}, &task.AlertSilence{Until: in(time.Hour)}
 	m.Update(AlertList{Alerts: list})
 	golden(t, "alerts-80", m.View())
 

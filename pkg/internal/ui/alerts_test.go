@@ -49,7 +49,7 @@ func TestAlerts_ListsAndFilters(t *testing.T) {
 		a.Labels, a.Run, a.Openings = map[string]string{"severity": "critical", "owner": "team-data"}, "20261120T220000.000Z-a", 3
 	})
 	w.alertOf("prod", "known", task.AlertFailures, func(a *task.Alert) {
-		a.Acknowledged = &task.AlertMark{At: a.Since, By: "user:bob (token x)"}
+		a.Acknowledged = &task.AlertMark{At: a.Since, By: &task.Actor{Subject: "user:bob", Token: "x"}}
 	})
 	w.alertOf("test", "other", task.AlertFailures, func(a *task.Alert) {
 		a.Closed = &task.AlertClose{At: a.Since, Why: task.AlertSucceeded}
@@ -139,7 +139,7 @@ func TestAlerts_Acknowledge(t *testing.T) {
 	for name, by := range map[string]string{"web": "user:ann", "sync": ""} {
 		all, err := w.clientOf("user:ann").Alerts.ListByTask(t.Context(), "prod", name)
 		must(t, err)
-		if got := all.Items[0].Acknowledged; (got != nil) != (by != "") || got != nil && task.ActorName(got.By) != by {
+		if got := all.Items[0].Acknowledged; (got != nil) != (by != "") || got != nil && got.By.Name() != by {
 			t.Errorf("%s is acknowledged: %+v", name, got)
 		}
 	}
@@ -205,7 +205,7 @@ func TestAlerts_RowsThatLeftSayWhy(t *testing.T) {
 	load()
 
 	w.alertOf("prod", "web", task.AlertFailures, func(a *task.Alert) {
-		a.Closed = &task.AlertClose{At: a.Since, Why: task.AlertDismissed, By: "user:bob"}
+		a.Closed = &task.AlertClose{At: a.Since, Why: task.AlertDismissed, By: task.NewActor("user:bob")}
 	})
 	p, ok := load().(*alertsPage)
 	if !ok || len(p.Alerts) != 1 || p.Alerts[0].Left == "" || p.Alerts[0].Ending != "failed runs dismissed by user:bob" || p.Alerts[0].Ack {

@@ -177,7 +177,7 @@ func (w *world) answerBoard(board *task.Board) {
 // Who may end a freeze can do so on the page.
 func TestNow_EndsFreezes(t *testing.T) {
 	w := newWorld(t)
-	w.answerBoard(&task.Board{Freezes: []task.Freeze{{By: "user:ann", Reason: "a move"}, {Namespace: "prod", Reason: "INC-42"}}})
+	w.answerBoard(&task.Board{Freezes: []task.Freeze{{By: task.NewActor("user:ann"), Reason: "a move"}, {Namespace: "prod", Reason: "INC-42"}}})
 	w.Bind("user:bob", "operator", "prod")
 	w.Bind("user:eve", "viewer", "prod")
 

@@ -192,7 +192,7 @@ func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client
 	p.Preview, _ = r.Result.(*builderPreview)
 
 	if revision, _ := strconv.ParseInt(r.Form.Get("revision"), 10, 64); p.Edit && revision != stored.Revision {
-		p.Conflict = &builderConflict{Revision: stored.Revision, By: stored.UpdatedBy, At: stored.UpdatedAt, Timezone: stored.Timezone}
+		p.Conflict = &builderConflict{Revision: stored.Revision, By: stored.UpdatedBy.String(), At: stored.UpdatedAt, Timezone: stored.Timezone}
 		if err == nil {
 			p.Conflict.Fields = diffOf(stored.Spec, s)
 		}

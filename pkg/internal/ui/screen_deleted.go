@@ -89,7 +89,7 @@ func loadDeleted(ctx context.Context, r *Request) (any, error) {
 	// The latest deletion comes first: it is the one that somebody wants to undo.
 	slices.SortStableFunc(list, func(a, b client.DeletedTask) int { return b.DeletedAt.Compare(a.DeletedAt.Time) })
 	for _, d := range list {
-		row := deletedRow{DeletedTask: d, By: task.ActorName(d.DeletedBy), CanReturn: may && d.Spec != nil}
+		row := deletedRow{DeletedTask: d, By: d.DeletedBy.Name(), CanReturn: may && d.Spec != nil}
 		if row.By == "" {
 			row.By = d.Why
 		}

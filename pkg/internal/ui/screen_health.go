@@ -101,8 +101,8 @@ func healthFacts(s client.ClusterStatus) []setting {
 	if s.Epoch > 1 {
 		list.add("Epoch", fmt.Sprint(s.Epoch))
 	}
-	if s.ChangedBy != "" {
-		words := s.ChangedAt.UTC().Format("2006-01-02 15:04 UTC") + " by " + s.ChangedBy
+	if s.ChangedBy != nil {
+		words := s.ChangedAt.UTC().Format("2006-01-02 15:04 UTC") + " by " + s.ChangedBy.String()
 		if s.Change != "" {
 			words += ": " + s.Change
 		}

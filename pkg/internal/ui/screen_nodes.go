@@ -234,8 +234,8 @@ func nodeFacts(n task.Node) []setting {
 	var list settings
 	list.add("Labels", strings.ReplaceAll(wording.Labels(n.Labels), ",", ", ")+wording.IgnoredText(n))
 	list.add("Weight", fmt.Sprint(n.Weight))
-	if n.StateBy != "" && n.State != task.NodeReady {
-		list.add("State set by", task.ActorName(n.StateBy))
+	if n.StateBy != nil && n.State != task.NodeReady {
+		list.add("State set by", n.StateBy.Name())
 	}
 
 	fact := func(name string) string { return wording.FactText(n.Facts, name) }

@@ -58,7 +58,7 @@ func TestNode_IsDrainedAfterALook(t *testing.T) {
 	w.owns("node-b", "", 6, 7)
 	w.Bind("user:bob", "viewer")
 	w.api = w.apiWith(func(c *api.Config) {
-		c.SetState = func(_ context.Context, state, by string) error {
+		c.SetState = func(_ context.Context, state string, by *task.Actor) error {
 			w.online("node-a", func(n *task.Node) { n.State, n.StateBy = state, by })
 			return nil
 		}

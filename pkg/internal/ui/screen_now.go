@@ -248,7 +248,7 @@ func (p *nowPage) addPauses(ctx context.Context, r *Request) error {
 			return err
 		}
 		by := wording.PausedBy(t.Pause)
-		if by != "" && t.Pause.By != task.PausedByFailures {
+		if by != "" && !t.Pause.By.Is(task.PausedByFailures) {
 			by = "by " + by
 		}
 		p.Paused = append(p.Paused, nowPause{Task: t, By: by, Resume: resume})

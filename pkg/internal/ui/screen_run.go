@@ -260,7 +260,7 @@ func stepsOf(r task.Run) []runStep {
 	case r.IsBootRun():
 		due.Name, due.Note = "Requested", "for the boot of "+r.TargetNode
 	case r.Trigger == task.TriggerManual:
-		due.Name, due.Note = "Requested", prefixed("by ", task.ActorName(r.CreatedBy))
+		due.Name, due.Note = "Requested", prefixed("by ", r.CreatedBy.Name())
 	case !r.DueAt.IsZero():
 		due.At, due.Note = r.DueAt, "tick plus jitter"
 	}
@@ -409,9 +409,9 @@ func (p *runPage) Percent() int {
 func (p *runPage) Active() bool { return p.Run.State.Active() }
 
 // Pausable reports whether the run can be paused, and Resumable whether it can be resumed.
-func (p *runPage) Pausable() bool { return p.Run.State.Active() && p.Run.PausedBy == "" }
+func (p *runPage) Pausable() bool { return p.Run.State.Active() && p.Run.PausedBy == nil }
 func (p *runPage) Resumable() bool {
-	return p.Run.State.Active() && (p.Run.PausedBy != "" || p.Run.Fan != nil)
+	return p.Run.State.Active() && (p.Run.PausedBy != nil || p.Run.Fan != nil)
 }
 
 // WhyAt is the tick of the run, as the screen that explains it expects it.

@@ -94,7 +94,7 @@ func functions(static *staticFiles) template.FuncMap {
 
 		"problemClass": func(s overview.Severity) string { return problemClasses[s] },
 		"meter":        meter,
-		"actor":        task.ActorName,
+		"actor":        (*task.Actor).Name,
 		"list":         func(items ...string) []string { return items },
 	}
 }

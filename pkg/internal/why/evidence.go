@@ -180,7 +180,7 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("Record", "covers %s, from %s to %s", formatCount(r.Count, "tick", "ticks"), an.formatTime(r.ScheduledTime.Time), an.formatTime(r.Last.Time))
 	}
 
-	if r.CreatedBy != "" {
+	if r.CreatedBy != nil {
 		add("Requested", "by %s on %s", r.CreatedBy, an.formatExact(r.ScheduledTime.Time))
 	}
 

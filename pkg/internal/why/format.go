@@ -71,11 +71,11 @@ func reasonClause(reason string) string {
 }
 
 // byClause returns " by who", or "" if it is unknown.
-func byClause(who string) string {
-	if who == "" {
+func byClause(who *task.Actor) string {
+	if who == nil {
 		return ""
 	}
-	return " by " + who
+	return " by " + who.String()
 }
 
 // quoteReason returns a reason that a user gave, as the end of a clause.

@@ -78,8 +78,8 @@ func (w wording) activeWords(g finding) string {
 	switch {
 	case r.State == task.Paused:
 		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, w.formatTime(r.StartedAt.Time), w.formatTime(r.PausedAt.Time), byClause(r.PausedBy))
-	case r.PausedBy != "":
-		text += "; " + r.PausedBy + " has requested a pause"
+	case r.PausedBy != nil:
+		text += "; " + r.PausedBy.String() + " has requested a pause"
 	}
 
 	if w.nodeNamed(r.Node) == nil {
@@ -90,8 +90,8 @@ func (w wording) activeWords(g finding) string {
 		text += "; " + w.frozenWords(g.freeze)
 	}
 
-	if r.CancelledBy != "" {
-		text += "; " + r.CancelledBy + " has requested its cancellation"
+	if r.CancelledBy != nil {
+		text += "; " + r.CancelledBy.String() + " has requested its cancellation"
 	}
 
 	return text + w.retryWords(r)
@@ -117,8 +117,8 @@ func (w wording) partWords(g finding) string {
 	}
 
 	switch {
-	case r.CancelledBy != "":
-		text += "; " + r.CancelledBy + " has requested its cancellation"
+	case r.CancelledBy != nil:
+		text += "; " + r.CancelledBy.String() + " has requested its cancellation"
 	case r.Fan.Cancel != "":
 		text += "; it is being stopped: " + reasonClause(r.Fan.Cancel)
 	}
@@ -260,7 +260,7 @@ func endWords(r *task.Run) string {
 		}
 	case task.Cancelled:
 		text = "was cancelled"
-		if r.CancelledBy != "" {
+		if r.CancelledBy != nil {
 			return text + byClause(r.CancelledBy)
 		}
 		text += ": " + reasonWords(r)

@@ -89,7 +89,7 @@ func (w wording) inWords(g finding) string {
 func (w wording) besideWords(g finding) string {
 	var text string
 	if g.pause != nil {
-		text = fmt.Sprintf("; until then the task is paused%s%s", byClause(pausedBy(g.pause)), quoteReason(g.pause.Reason))
+		text = fmt.Sprintf("; until then the task is paused%s%s", pausedBy(g.pause), quoteReason(g.pause.Reason))
 	}
 
 	if w.Entry == nil {
@@ -277,7 +277,7 @@ func (w wording) pauseWords(p *task.Pause) string {
 		text = "from " + w.formatTime(p.Since.Time) + " until " + w.formatTime(end.Time)
 	}
 
-	return text + byClause(pausedBy(p)) + quoteReason(p.Reason)
+	return text + pausedBy(p) + quoteReason(p.Reason)
 }
 
 // pauseEnd returns when a pause ended or will end; zero if no end is set.
@@ -288,12 +288,12 @@ func pauseEnd(p *task.Pause) task.Time {
 	return p.Ended
 }
 
-// pausedBy names who began a pause.
+// pausedBy names who began a pause, as a clause.
 func pausedBy(p *task.Pause) string {
-	if p.By == task.PausedByFailures {
-		return "Carillon itself"
+	if p.By.Is(task.PausedByFailures) {
+		return " by Carillon itself"
 	}
-	return p.By
+	return byClause(p.By)
 }
 
 // cutWords describes the change that dropped a tick before it was decided.

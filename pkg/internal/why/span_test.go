@@ -77,7 +77,7 @@ func TestFor_RangeAgreesWithItsTicks(t *testing.T) {
 	w.Watermark.Time = at("09:45:00")
 	w.Runs = w.Runs[:8]
 	w.Entry.Own = &task.Own{Runs: 3, Pauses: []task.Pause{
-		{Since: task.At(at("03:20:00")), Until: task.At(at("03:45:00"))}, {Since: task.At(at("08:00:00")), Ended: task.At(at("08:31:00")), By: "ann"}}}
+		{Since: task.At(at("03:20:00")), Until: task.At(at("03:45:00"))}, {Since: task.At(at("08:00:00")), Ended: task.At(at("08:31:00")), By: task.NewActor("ann")}}}
 	w.Freezes = &task.Freezes{Holding: []task.Freeze{{Since: task.At(at("11:45:00"))}}}
 	w.Entry.MaxRuns = 5
 	whole := w.ask(t, "2026-03-09 22:00 … 23:59")
@@ -115,7 +115,7 @@ func TestFor_RangesWithoutTicks(t *testing.T) {
 		t.Error(a.Sentence)
 	}
 
-	gone := &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: "bob"}}}
+	gone := &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: task.NewActor("bob")}}}
 	if a := gone.ask(t, "00:00 … 12:00"); a.Verdict != task.VerdictNoTask || a.Deleted == nil {
 		t.Errorf("%s: %s", a.Verdict, a.Sentence)
 	}

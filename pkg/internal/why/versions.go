@@ -12,9 +12,9 @@ import (
 // version is one version of the task, with the time during which it was in force.
 type version struct {
 	task.Task
-	until    time.Time // zero: it is still in force
-	by       string    // who made the next version
-	change   string    // what made the next version: one of the task.Change constants
+	until    time.Time   // zero: it is still in force
+	by       *task.Actor // who made the next version
+	change   string      // what made the next version: one of the task.Change constants
 	schedule *schedule.Schedule
 	// vague is set if the schedule has @every and its anchor is not on record any more. Its ticks cannot be
 	// computed then.

@@ -10,7 +10,7 @@ import (
 
 // frozen returns w with a freeze of the cluster.
 func frozen(w *world) *world {
-	w.Freezes = &task.Freezes{Holding: []task.Freeze{{Since: task.At(at("11:00:00")), By: "bob", Reason: "the database moves"}}}
+	w.Freezes = &task.Freezes{Holding: []task.Freeze{{Since: task.At(at("11:00:00")), By: task.NewActor("bob"), Reason: "the database moves"}}}
 	return w
 }
 
@@ -85,13 +85,13 @@ var waitingStories = []story{
 		w := nightly().run("10:45:00", task.Succeeded, func(r *task.Run) {
 			r.Trigger, r.DispatchedAt, r.StartedAt = task.TriggerManual, task.At(at("11:00:01")), task.At(at("11:00:02"))
 		})
-		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("10:00:00")), By: "bob", Reason: "x", Ended: task.At(at("11:00:00")), EndedBy: "ann"}}}
+		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("10:00:00")), By: task.NewActor("bob"), Reason: "x", Ended: task.At(at("11:00:00")), EndedBy: task.NewActor("ann")}}}
 		return w
 	}, "10:45:00", task.VerdictSucceeded, []string{`Frozen: the cluster, since Tue 10 Mar 2026 10:00 UTC by bob: "x", ended Tue 10 Mar 2026 11:00 UTC by ann`}},
 
 	{"will run after a pause", func() *world {
 		w := timed(func(s *task.Spec) { s.Paused, s.PausedUntil = true, task.At(at("14:00:00")) })
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("10:00:00")), By: "bob", Reason: "holidays", Until: task.At(at("14:00:00"))}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("10:00:00")), By: task.NewActor("bob"), Reason: "holidays", Until: task.At(at("14:00:00"))}}}
 		return w
 	}, "14:30", task.VerdictWillRun, []string{`if nothing changes; until then the task is paused by bob: "holidays".`, "Paused: from"}},
 	{"will be skipped if the queue stays full", func() *world {

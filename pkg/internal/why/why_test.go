@@ -28,7 +28,7 @@ type world struct{ why.Facts }
 func nightly() *world {
 	s := task.Defaults()
 	s.Name, s.Schedule = "job", task.Schedules{"30 * * * *"}
-	t := task.Task{Spec: s, UID: "uuuuuuuuuuuuuuuu", Generation: 1, CreatedAt: task.At(at("00:00:00")), UpdatedAt: task.At(at("00:00:00")), UpdatedBy: "ann", Change: task.ChangeCreated}
+	t := task.Task{Spec: s, UID: "uuuuuuuuuuuuuuuu", Generation: 1, CreatedAt: task.At(at("00:00:00")), UpdatedAt: task.At(at("00:00:00")), UpdatedBy: task.NewActor("ann"), Change: task.ChangeCreated}
 	e := task.NewEntry(t, t.CreatedAt, t.CreatedAt)
 
 	return &world{why.Facts{
@@ -65,7 +65,7 @@ func (w *world) change(clock, who string, edit func(*task.Spec)) *world {
 	old := *w.Task
 	w.Versions = append(w.Versions, old)
 	t := old
-	t.Generation, t.UpdatedAt, t.UpdatedBy, t.Change = old.Generation+1, task.At(at(clock)), who, task.ChangeUpdated
+	t.Generation, t.UpdatedAt, t.UpdatedBy, t.Change = old.Generation+1, task.At(at(clock)), task.NewActor(who), task.ChangeUpdated
 	edit(&t.Spec)
 	e := task.NewEntry(t, w.Entry.From, w.Entry.Anchor)
 	e.Own = w.Entry.Own
@@ -183,11 +183,11 @@ var stories = []story{
 		return nightly().run("02:30:00", task.TimedOut, func(r *task.Run) { r.Reason = task.ReasonTimeout })
 	}, "02:30", task.VerdictTimedOut, []string{"was stopped at its timeout"}},
 	{"cancelled by a person", func() *world {
-		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason, r.CancelledBy = task.ReasonCancelled, "bob" })
+		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason, r.CancelledBy = task.ReasonCancelled, task.NewActor("bob") })
 	}, "02:30", task.VerdictCancelled, []string{"was cancelled by bob"}},
 	{"cancelled before it started", func() *world {
 		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) {
-			r.Reason, r.CancelledBy, r.Attempt, r.Node = task.ReasonCancelled, "bob", 1, ""
+			r.Reason, r.CancelledBy, r.Attempt, r.Node = task.ReasonCancelled, task.NewActor("bob"), 1, ""
 			r.DispatchedAt, r.StartedAt, r.LatenessMS = task.Time{}, task.Time{}, nil
 		})
 	}, "02:30", task.VerdictCancelled, []string{"did not start: it was cancelled by bob"}},
@@ -227,7 +227,7 @@ var stories = []story{
 	}, "04:30", task.VerdictSkipped, []string{"The tick of Tue 10 Mar 2026 04:30 UTC was skipped, one of 4 ticks from"}},
 	{"frozen", func() *world {
 		w := nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonFrozen })
-		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("02:00:00")), By: "eve", Reason: "storage", Ended: task.At(at("03:00:00")), EndedBy: "eve"}}}
+		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("02:00:00")), By: task.NewActor("eve"), Reason: "storage", Ended: task.At(at("03:00:00")), EndedBy: task.NewActor("eve")}}}
 		return w
 	}, "02:30", task.VerdictSkipped, []string{`the cluster had been frozen since Tue 10 Mar 2026 02:00 UTC by eve: "storage"`}},
 	{"frozen, and the freeze is forgotten", func() *world {
@@ -253,7 +253,7 @@ var stories = []story{
 	{"running", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "11:30", task.VerdictRunning, []string{"has been running on n1 since"}},
 	{"paused", func() *world {
 		return nightly().run("11:30:00", task.Paused, func(r *task.Run) {
-			r.PausedAt, r.PausedMS, r.PausedBy = task.At(at("11:45:00")), 60_000, "ann"
+			r.PausedAt, r.PausedMS, r.PausedBy = task.At(at("11:45:00")), 60_000, task.NewActor("ann")
 		})
 	}, "11:30", task.VerdictRunning, []string{"is on n1, where it started on", "and has been paused since Tue 10 Mar 2026 11:45 UTC by ann", "for 16m in total"}},
 	{"not what success asks for", func() *world {
@@ -340,10 +340,10 @@ var stories = []story{
 		[]string{"Task default/job did not exist on Mon 9 Mar 2026 22:30 UTC: it was created on Tue 10 Mar 2026 00:00 UTC by ann."}},
 	{"created at that very instant", func() *world { return nightly() }, "00:00:00", task.VerdictNoTask, []string{"did not exist"}},
 	{"deleted", func() *world {
-		return &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: "bob"}}}
+		return &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: task.NewActor("bob")}}}
 	}, "09:30", task.VerdictNoTask, []string{"it had been deleted on Tue 10 Mar 2026 08:00 UTC by bob"}},
 	{"before it was deleted", func() *world {
-		return &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: "bob", Why: "ttl"}}}
+		return &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: task.NewActor("bob"), Why: "ttl"}}}
 	}, "02:30", task.VerdictNoTask, []string{`was deleted, together with its history, on Tue 10 Mar 2026 08:00 UTC by bob: "ttl"; what happened on`}},
 
 	{"version in force then", func() *world {
@@ -364,17 +364,17 @@ var stories = []story{
 	}, "02:30", task.VerdictPaused, []string{"There was no tick on Tue 10 Mar 2026 02:30 UTC: the task was paused from Tue 10 Mar 2026 02:00 UTC until Tue 10 Mar 2026 04:00 UTC by bob."}},
 	{"paused, as it is remembered", func() *world {
 		w := nightly()
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: "bob", Reason: "maintenance", Until: task.At(at("03:00:00"))}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: task.NewActor("bob"), Reason: "maintenance", Until: task.At(at("03:00:00"))}}}
 		return w
 	}, "02:30", task.VerdictPaused, []string{`until Tue 10 Mar 2026 03:00 UTC by bob: "maintenance"`}},
 	{"after a pause with an end", func() *world {
 		w := nightly().run("03:30:00", task.Succeeded, nil)
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: "bob", Until: task.At(at("03:00:00"))}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: task.NewActor("bob"), Until: task.At(at("03:00:00"))}}}
 		return w
 	}, "03:30", task.VerdictSucceeded, []string{"ran"}},
 	{"paused after failures", func() *world {
 		w := nightly()
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: task.PausedByFailures, Reason: "3 runs in a row failed"}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:00:00")), By: task.NewActor(task.PausedByFailures), Reason: "3 runs in a row failed"}}}
 		w.Entry.Paused, w.Task.Paused = true, true
 		return w
 	}, "02:30", task.VerdictPaused, []string{`by Carillon itself: "3 runs in a row failed"`}},
@@ -473,7 +473,7 @@ var stories = []story{
 	}, "02:30", task.VerdictOvertaken, []string{"the task was paused (version 2) on Tue 10 Mar 2026 02:30:20 UTC by bob"}},
 	{"overtaken by a pause after failures", func() *world {
 		w := nightly()
-		w.Entry.Paused, w.Entry.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:30:20")), By: task.PausedByFailures, Reason: "3 runs in a row failed"}}}
+		w.Entry.Paused, w.Entry.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:30:20")), By: task.NewActor(task.PausedByFailures), Reason: "3 runs in a row failed"}}}
 		return w
 	}, "02:30", task.VerdictOvertaken, []string{"paused on Tue 10 Mar 2026 02:30:20 UTC"}},
 	{"a version between is missing", func() *world {
@@ -530,17 +530,17 @@ var stories = []story{
 		[]string{"There will be no tick on Tue 10 Mar 2026 12:30 UTC: the task has been paused since Tue 10 Mar 2026 11:00 UTC by bob."}},
 	{"will be paused until", func() *world {
 		w := nightly().change("11:00:00", "bob", func(s *task.Spec) { s.Paused, s.PausedUntil = true, task.At(at("13:00:00")) })
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("11:00:00")), By: "bob", Until: task.At(at("13:00:00"))}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("11:00:00")), By: task.NewActor("bob"), Until: task.At(at("13:00:00"))}}}
 		return w
 	}, "12:30", task.VerdictPaused, []string{"until Tue 10 Mar 2026 13:00 UTC by bob"}},
 	{"after the pause", func() *world {
 		w := nightly().change("11:00:00", "bob", func(s *task.Spec) { s.Paused, s.PausedUntil = true, task.At(at("13:00:00")) })
-		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("11:00:00")), By: "bob", Until: task.At(at("13:00:00"))}}}
+		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("11:00:00")), By: task.NewActor("bob"), Until: task.At(at("13:00:00"))}}}
 		return w
 	}, "13:30", task.VerdictWillRun, []string{"It will run"}},
 	{"will be frozen", func() *world {
 		w := nightly()
-		w.Freezes = &task.Freezes{Holding: []task.Freeze{{Namespace: "default", Since: task.At(at("11:00:00")), By: "eve"}}}
+		w.Freezes = &task.Freezes{Holding: []task.Freeze{{Namespace: "default", Since: task.At(at("11:00:00")), By: task.NewActor("eve")}}}
 		return w
 	}, "12:30", task.VerdictFrozen, []string{"namespace default has been frozen since Tue 10 Mar 2026 11:00 UTC by eve"}},
 	{"a shadow's tick", func() *world {

@@ -80,11 +80,11 @@ func AlertClosedText(c *task.AlertClose) string {
 }
 
 // byActor returns " by NAME", or "" if nobody is known.
-func byActor(actor string) string {
-	if actor == "" {
+func byActor(actor *task.Actor) string {
+	if actor == nil {
 		return ""
 	}
-	return " by " + task.ActorName(actor)
+	return " by " + actor.Name()
 }
 
 // AlertReceiverText describes what a receiver knows of an alert, and why it gets no messages. closed says whether the alert is closed. at
@@ -136,7 +136,7 @@ func AlertBlockText(b *task.AlertBlock, at func(task.Time) string) string {
 	case task.BlockForbidden:
 		return "does not exist, or does not accept alerts of this namespace"
 	case task.BlockPaused:
-		if b.By == task.PausedByFailures {
+		if b.By.Is(task.PausedByFailures) {
 			words, b = "paused after too many failures", &task.AlertBlock{Since: b.Since, Until: b.Until}
 		}
 	}
@@ -176,7 +176,7 @@ func alertEventText(e task.Event, by string) string {
 	if e.Action == task.ActionClosed && e.Reason != "" {
 		words, e.Reason = words+" ("+strings.ReplaceAll(e.Reason, "_", " ")+")", ""
 	}
-	if strings.Contains(e.Actor, ":") {
+	if isPerson(e.Actor) {
 		words += by
 	}
 	if e.Reason != "" {

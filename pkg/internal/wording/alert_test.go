@@ -29,9 +29,9 @@ func TestAlertTexts(t *testing.T) {
 		problem(task.Alert{Kind: task.AlertMore, More: map[task.AlertKind]int{"success_by": 2, "failures": 9}}): "more alerts: 9 failures, 2 success_by",
 		problem(task.Alert{Kind: task.AlertCluster, Text: "a\x1bb"}):                                            "a\ufffdb",
 
-		wording.AlertClosedText(&task.AlertClose{Why: task.AlertDeleted, By: "user:ann (token x)"}): "task deleted by user:ann",
-		wording.AlertClosedText(&task.AlertClose{Why: task.AlertSucceeded}):                         "succeeded",
-		wording.AlertClosedText(&task.AlertClose{Why: "new_reason"}):                                "new reason",
+		wording.AlertClosedText(&task.AlertClose{Why: task.AlertDeleted, By: &task.Actor{Subject: "user:ann", Token: "x"}}): "task deleted by user:ann",
+		wording.AlertClosedText(&task.AlertClose{Why: task.AlertSucceeded}):                                                 "succeeded",
+		wording.AlertClosedText(&task.AlertClose{Why: "new_reason"}):                                                        "new reason",
 
 		wording.AlertReceiverText(&task.AlertReceiver{State: task.ReceiverNotified, Run: "r1", At: one}, false, at): "notified 01:00 by run r1",
 		wording.AlertReceiverText(&task.AlertReceiver{State: task.ReceiverSending, Run: "r1", At: one}, false, at):  "message under way 01:00 by run r1",
@@ -41,11 +41,11 @@ func TestAlertTexts(t *testing.T) {
 		receiver(task.ReceiverWaiting, nil):                                      "not notified yet",
 		receiver(task.ReceiverWaiting, &task.AlertBlock{Why: task.BlockMissing}): "not notified yet (does not exist, or is not a receiver)",
 		receiver("", &task.AlertBlock{Why: task.BlockForbidden}):                 "does not exist, or does not accept alerts of this namespace",
-		receiver(task.ReceiverNotified, &task.AlertBlock{Why: task.BlockPaused, By: "user:ann (token x)", Since: one, Until: one, Reason: "a move"}): "notified (paused by user:ann since 01:00 until 01:00: a move)",
-		receiver("", &task.AlertBlock{Why: task.BlockPaused, By: task.PausedByFailures, Since: one}):                                                 "paused after too many failures since 01:00",
-		receiver("", &task.AlertBlock{Why: task.BlockFrozen, By: "user:bob", Since: one, Reason: "INC-42"}):                                          "frozen by user:bob since 01:00: INC-42",
+		receiver(task.ReceiverNotified, &task.AlertBlock{Why: task.BlockPaused, By: &task.Actor{Subject: "user:ann", Token: "x"}, Since: one, Until: one, Reason: "a move"}): "notified (paused by user:ann since 01:00 until 01:00: a move)",
+		receiver("", &task.AlertBlock{Why: task.BlockPaused, By: task.NewActor(task.PausedByFailures), Since: one}):                                                          "paused after too many failures since 01:00",
+		receiver("", &task.AlertBlock{Why: task.BlockFrozen, By: task.NewActor("user:bob"), Since: one, Reason: "INC-42"}):                                                   "frozen by user:bob since 01:00: INC-42",
 
-		wording.AlertSilenceText(&task.AlertSilence{By: "user:ann (token x)", Until: one, Reason: "a move"}, at): "silenced by user:ann until 01:00: a move",
+		wording.AlertSilenceText(&task.AlertSilence{By: &task.Actor{Subject: "user:ann", Token: "x"}, Until: one, Reason: "a move"}, at): "silenced by user:ann until 01:00: a move",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

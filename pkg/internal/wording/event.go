@@ -11,8 +11,8 @@ import (
 // EventText describes an event on one line: what happened, who caused it, and why.
 func EventText(e task.Event) string {
 	by := ""
-	if e.Actor != "" {
-		by = " by " + e.Actor
+	if e.Actor != nil {
+		by = " by " + e.Actor.String()
 	}
 
 	more := ""
@@ -33,8 +33,8 @@ func EventText(e task.Event) string {
 		}
 		return OneLine(fmt.Sprintf("events of revisions %d to %d are no longer available", e.From, e.To) + more)
 	case task.EventNode:
-		if e.Actor == e.Node {
-			by = "" // itself
+		if isOwnNode(e) {
+			by = ""
 		}
 	case task.EventCluster:
 		if e.Action == task.ActionLeader {
@@ -52,6 +52,14 @@ func EventText(e task.Event) string {
 
 	return OneLine(words + more)
 }
+
+// isPerson reports whether an actor is a person or a program that has made a request, and neither a node nor Carillon.
+func isPerson(a *task.Actor) bool {
+	return a != nil && a.Node() == "" && !a.Is(task.CreatedByCarillon)
+}
+
+// isOwnNode reports whether the actor of an event is the node that it is about.
+func isOwnNode(e task.Event) bool { return e.Node != "" && e.Actor.Node() == e.Node }
 
 // previousLeader describes the leader before.
 func previousLeader(previous string) string {
@@ -71,8 +79,8 @@ func shardEventText(e task.Event) string {
 		text += ", after " + e.Previous
 	}
 
-	if e.Actor != "" {
-		text += ", by the leader " + e.Actor
+	if e.Actor != nil {
+		text += ", by the leader " + e.Actor.Name()
 	}
 
 	return text
@@ -85,7 +93,7 @@ func runEventText(e task.Event, by string) string {
 	switch e.Action {
 	case task.ActionEnded:
 		words = strings.ReplaceAll(e.State, "_", " ")
-		if e.Actor == e.Node && e.Node != "" {
+		if isOwnNode(e) {
 			words += " on " + e.Node
 		}
 	case task.ActionDispatched:
@@ -95,14 +103,13 @@ func runEventText(e task.Event, by string) string {
 		by = ""
 	}
 
-	// Nodes act for the shards that they own, and for the runs that they execute. The name of a person or a service has a
-	// colon, and is always shown.
-	switch isNode := e.Actor != "" && !strings.Contains(e.Actor, ":"); {
-	case !isNode || by == "":
-	case e.Actor == e.Node:
+	// Nodes act for the shards that they own, and for the runs that they execute. A person or a service is always shown.
+	switch {
+	case isPerson(e.Actor) || by == "":
+	case isOwnNode(e):
 		by = ""
 	default:
-		by = ", decided by " + e.Actor
+		by = ", decided by " + e.Actor.Name()
 	}
 
 	if e.Reason != "" {

@@ -78,9 +78,9 @@ func RunResult(r task.Run, now time.Time) string {
 		words = "could not start"
 	case r.State == task.Paused:
 		words += " (" + task.Duration(r.PausedFor(now)).Approximate() + ")"
-	case r.State == task.Dispatched && r.PausedBy != "":
+	case r.State == task.Dispatched && r.PausedBy != nil:
 		words += " (held)"
-	case r.State == task.Running && r.PausedBy != "":
+	case r.State == task.Running && r.PausedBy != nil:
 		words += " (pausing)"
 	case r.State == task.Cancelled && r.Reason == task.ReasonCancelled:
 	case r.State == task.Skipped, r.State == task.Queued, r.State == task.Missed, r.State == task.Cancelled:
@@ -122,7 +122,7 @@ func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
 	}
 	list.add("Not enforced", strings.Join(r.Unenforced, ", "))
 	list.add("Trigger", strings.ReplaceAll(r.Trigger, "_", " "))
-	list.add("Requested by", r.CreatedBy)
+	list.add("Requested by", r.CreatedBy.String())
 	list.add("Extra arguments", CommandLine(r.Args))
 	list.add("Extra env", strings.Join(r.EnvNames, ", "))
 	if r.IsBootRun() {
@@ -172,7 +172,7 @@ func RunAttemptFields(r task.Run, at func(task.Time) string, now time.Time) []Fi
 		}
 	}
 
-	list.add("Cancelled by", r.CancelledBy)
+	list.add("Cancelled by", r.CancelledBy.String())
 	if r.BadLines > 0 {
 		list.add("Bad lines", fmt.Sprintf("%d in CARILLON_STATUS_FILE", r.BadLines))
 	}
@@ -184,15 +184,15 @@ func RunAttemptFields(r task.Run, at func(task.Time) string, now time.Time) []Fi
 func pausedText(r task.Run, at func(task.Time) string, now time.Time) string {
 	switch {
 	case r.State == task.Paused:
-		words := fmt.Sprintf("since %s by %s", at(r.PausedAt), cmp.Or(r.PausedBy, "an unknown user"))
+		words := fmt.Sprintf("since %s by %s", at(r.PausedAt), cmp.Or(r.PausedBy.String(), "an unknown user"))
 		if !now.IsZero() {
 			words += fmt.Sprintf("; %s in total", task.Duration(r.PausedFor(now)).Approximate())
 		}
 		return words
-	case r.PausedBy != "" && r.State == task.Dispatched && r.StartedAt.IsZero():
-		return "requested by " + r.PausedBy + "; the run does not start until you resume it"
-	case r.PausedBy != "":
-		return "requested by " + r.PausedBy
+	case r.PausedBy != nil && r.State == task.Dispatched && r.StartedAt.IsZero():
+		return "requested by " + r.PausedBy.String() + "; the run does not start until you resume it"
+	case r.PausedBy != nil:
+		return "requested by " + r.PausedBy.String()
 	case r.PausedMS > 0:
 		return task.Duration(time.Duration(r.PausedMS)*time.Millisecond).Approximate() + " in total"
 	}

@@ -447,9 +447,9 @@ func PausedBy(p *task.Pause) string {
 	switch {
 	case p == nil:
 		return ""
-	case p.By == task.PausedByFailures:
+	case p.By.Is(task.PausedByFailures):
 		return "after failures"
 	}
 
-	return OneLine(task.ActorName(p.By))
+	return OneLine(p.By.Name())
 }

@@ -114,7 +114,7 @@ func (p *pausedTask) alertsNow() []task.Alert {
 func (p *pausedTask) pauseBy(person string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.entry.Own = &task.Own{Pauses: append(slices.Clone(p.entry.Own.Pauses), task.Pause{By: person})}
+	p.entry.Own = &task.Own{Pauses: append(slices.Clone(p.entry.Own.Pauses), task.Pause{By: task.NewActor(person)})}
 }
 
 func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
@@ -159,7 +159,7 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 		a := &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Minute)}
 		p := &pausedTask{entry: task.Entry{
 			UID: "k3f9", Alerts: a, Schedule: task.Schedules{"* * * * *"}, From: created, Anchor: created,
-			Paused: true, Own: &task.Own{Pauses: []task.Pause{{By: task.PausedByFailures}}},
+			Paused: true, Own: &task.Own{Pauses: []task.Pause{{By: task.NewActor(task.PausedByFailures)}}},
 		}}
 
 		s := Shard{Index: &readmodel.Index{}, Opened: created.Time}

@@ -172,9 +172,9 @@ func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 	case f.Cancel != "" && cut:
 		end.State, end.Reason = task.Cancelled, f.Cancel
 	case f.Met():
-		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", ""
+		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", nil
 	default:
-		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, ""
+		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, nil
 		end.Message = describeUnsuccessfulParts(f)
 	}
 

@@ -220,11 +220,11 @@ func (e End) Ran() bool { return e.State == task.Succeeded || e.Failed() }
 // with an end that has not been reached ends when the new one begins.
 func PausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
 	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
-		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
+		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.NewActor(task.PausedByFailures)
 	}
 
 	pauses = append(pauses, task.Pause{
-		Since: task.At(now), By: task.PausedByFailures, Reason: fmt.Sprintf("%d runs in a row failed", failures),
+		Since: task.At(now), By: task.NewActor(task.PausedByFailures), Reason: fmt.Sprintf("%d runs in a row failed", failures),
 	})
 	return pauses[max(0, len(pauses)-task.KeepPauses):]
 }

@@ -329,11 +329,11 @@ func (t *Task) ParentOf(part string) *Waiting {
 
 // EndsWithParent returns why a part must end with its run, and who cancelled the run. The reason is empty
 // if the part may continue.
-func (t *Task) EndsWithParent(part string) (reason, who string) {
+func (t *Task) EndsWithParent(part string) (reason string, who *task.Actor) {
 	if q := t.ParentOf(part); q != nil {
 		return q.Fan.Cancel, q.CancelledBy
 	}
-	return "", ""
+	return "", nil
 }
 
 // GoesWithParent reports whether an attempt belongs to a part that must end with its run.

@@ -39,7 +39,7 @@ func (t *Translator) alertEvents(c *Change) []task.Event {
 		}
 
 		return []task.Event{t.openedEvent(c.Key, action, &after)}
-	case isOpen && after.Acknowledged != nil && (before.Acknowledged == nil || *before.Acknowledged != *after.Acknowledged):
+	case isOpen && after.Acknowledged != nil && !after.Acknowledged.Equal(before.Acknowledged):
 		e := t.alertEvent(c.Key, task.ActionAcknowledged, &after)
 		e.Time, e.Actor = after.Acknowledged.At, after.Acknowledged.By
 
@@ -49,7 +49,7 @@ func (t *Translator) alertEvents(c *Change) []task.Event {
 	case wasOpen && !isOpen:
 		e := t.alertEvent(c.Key, task.ActionClosed, &after)
 		e.Time, e.Reason, e.Run = after.Closed.At, string(after.Closed.Why), after.Closed.Run
-		if after.Closed.By != "" {
+		if after.Closed.By != nil {
 			e.Actor = after.Closed.By
 		}
 
@@ -74,9 +74,9 @@ func (t *Translator) alertEvent(key, action string, a *task.Alert) task.Event {
 	e := task.Event{Kind: task.EventAlert, Action: action, Alert: string(a.Kind), Namespace: a.Namespace, Task: a.Task, UID: a.UID, Run: a.Run}
 	_, shard, _ := t.keys.ParseAlert(key)
 	if shard < 0 {
-		e.Actor, e.Reason = t.electedCandidate().node, a.Code
+		e.Actor, e.Reason = task.NodeActor(t.electedCandidate().node), a.Code
 	} else {
-		e.Actor, e.Shard = t.owners[shard], &shard
+		e.Actor, e.Shard = t.ownerActor(shard), &shard
 	}
 
 	return e
@@ -146,7 +146,7 @@ func (t *Translator) silenceEvents(c *Change) []task.Event {
 	switch {
 	case c.Before == nil:
 		e.Detail = what + " until " + after.Until.Format(time.RFC3339)
-	case after.EndedBy != "":
+	case after.EndedBy != nil:
 		e.Action, e.Time, e.Actor, e.Reason, e.Detail = task.ActionUnsilenced, after.Until, after.EndedBy, "", what
 	default:
 		return nil

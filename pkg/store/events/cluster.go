@@ -18,11 +18,14 @@ func ownerOf(e *mvccpb.KeyValue) (o record.Owner) {
 	return o
 }
 
+// ownerActor returns the owner of a shard as the actor of its decisions, or nil if it has none.
+func (t *Translator) ownerActor(shard int) *task.Actor { return task.NodeActor(t.owners[shard]) }
+
 // ownerEvent returns the event for the change of an owner key.
 func (t *Translator) ownerEvent(shard int, c Change) task.Event {
 	before, after := ownerOf(c.Before), ownerOf(c.After)
 	e := task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Shard: &shard, Time: after.Since, Node: after.Node,
-		Previous: before.Node, Actor: t.leaderOfTerm(after.Term)}
+		Previous: before.Node, Actor: task.NodeActor(t.leaderOfTerm(after.Term))}
 	if after.Node == "" {
 		e.Action = task.ActionUnassigned
 	}
@@ -33,12 +36,12 @@ func (t *Translator) ownerEvent(shard int, c Change) task.Event {
 // nodeEvent returns the event for the change of a node's key. It returns false if only the
 // clock, the load or other measured values of the node have changed.
 func (t *Translator) nodeEvent(name string, c Change) (task.Event, bool) {
-	e := task.Event{Kind: task.EventNode, Node: name, Actor: name}
+	e := task.Event{Kind: task.EventNode, Node: name, Actor: task.NodeActor(name)}
 	before, after := nodeOf(c.Before), nodeOf(c.After)
 
 	switch {
 	case c.After == nil:
-		e.Action, e.Previous, e.Actor = task.ActionLeft, before.State, ""
+		e.Action, e.Previous, e.Actor = task.ActionLeft, before.State, nil
 		e.Detail = instanceWords(before)
 		return e, true
 	case c.Before == nil:
@@ -54,7 +57,7 @@ func (t *Translator) nodeEvent(name string, c Change) (task.Event, bool) {
 	e.Action, e.State, e.Time, e.Detail = task.ActionChanged, after.State, after.Clock, nodeChanges(before, after)
 	if before.State != after.State {
 		e.Previous = before.State
-		if after.StateBy != "" {
+		if after.StateBy != nil {
 			e.Actor = after.StateBy
 		}
 	}
@@ -150,7 +153,7 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	details.addChange("alert receivers", strings.Join(before.AlertReceivers, " "), strings.Join(after.AlertReceivers, " "))
 	details.addChange("id", before.ID, after.ID)
 
-	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
+	if !after.ChangedBy.Equal(before.ChangedBy) || !after.ChangedAt.Equal(before.ChangedAt.Time) {
 		e.Actor, e.Time = after.ChangedBy, after.ChangedAt
 		if after.Change != "" {
 			details = append(details, after.Change)

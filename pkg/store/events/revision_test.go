@@ -32,31 +32,31 @@ const (
 	itsEntry  = "shards/0003/tasks/ops/a"
 	itsSecret = "secrets/ops/db"
 
-	secretSet  = `{"generation":1,"change":"set","keys":["a","b"],"key_id":"k1","sealed":"eA==","updated_by":"ann"}`
-	secretGone = `{"generation":2,"change":"deleted","updated_by":"bob"}`
+	secretSet  = `{"generation":1,"change":"set","keys":["a","b"],"key_id":"k1","sealed":"eA==","updated_by":{"subject":"ann"}}`
+	secretGone = `{"generation":2,"change":"deleted","updated_by":{"subject":"bob"}}`
 
 	entryRuns      = `{"uid":"u","generation":2,"schedule":"@hourly","timezone":"UTC","from":"2026-11-20T12:00:00Z","anchor":"2026-11-20T12:00:00Z"`
 	waits          = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"overlap","trigger":"schedule","attempt":1}`
 	waitsManual    = `{"uid":"u","scheduled_time":"2026-11-20T12:00:00Z","state":"queued","reason":"manual","trigger":"manual","attempt":1}`
-	asksWith       = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"created_by":"ann","env_names":["A","B"],"env":{"A":"1","B":"2"}}`
-	asksAgain      = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"retry_of":"r0","created_by":"ann","env_names":["A"]}`
-	dismissed      = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh","dismissed_by":"ann"}`
-	asksHandedBack = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"manual","attempt":1,"created_by":"ann"}`
+	asksWith       = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"created_by":{"subject":"ann"},"env_names":["A","B"],"env":{"A":"1","B":"2"}}`
+	asksAgain      = `{"uid":"u","state":"queued","reason":"manual","trigger":"manual","attempt":1,"retry_of":"r0","created_by":{"subject":"ann"},"env_names":["A"]}`
+	dismissed      = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh","dismissed_by":{"subject":"ann"}}`
+	asksHandedBack = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"manual","attempt":1,"created_by":{"subject":"ann"}}`
 	waitsRetry     = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"failed","reason":"exit_code","node":"n1"}]}`
 	waitsLost      = `{"uid":"u","state":"queued","reason":"retry","trigger":"schedule","attempt":2,"attempts":[{"attempt":1,"state":"lost","reason":"node_lost","node":"gone"}]}`
 	waitsTarget    = `{"uid":"u","state":"queued","reason":"target_down","trigger":"schedule","attempt":3,"attempts":[{"attempt":1,"state":"failed"}],"unsent":{"count":1,"first":"2026-11-20T12:00:07Z","last":"2026-11-20T12:00:07Z","message":"connection refused"}}`
 	waitsAgain     = `{"uid":"u","state":"queued","reason":"handed_back","trigger":"schedule","attempt":1}`
 	sent           = `{"uid":"u","state":"dispatched","trigger":"schedule","attempt":1,"created_at":"2026-11-20T12:00:00Z","generation":2,"instance":"i","action":{"noop":{}}}`
 	runs           = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"started_at":"2026-11-20T12:00:01Z","generation":2,"instance":"i","action":{"noop":{}}}`
-	runsAsked      = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":"ann"}`
+	runsAsked      = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancelled_by":{"subject":"ann"}}`
 	runsGone       = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"cancel_requested":true,"cancel_reason":"replaced"}`
-	pauseAsked     = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann"}`
-	standsStill    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
-	resumeAsked    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"resumed_by":"bob","paused_by":"ann","paused_at":"2026-11-20T12:00:05Z"}`
+	pauseAsked     = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":{"subject":"ann"}}`
+	standsStill    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"pause_requested":true,"paused_by":{"subject":"ann"},"paused_at":"2026-11-20T12:00:05Z"}`
+	resumeAsked    = `{"uid":"u","state":"paused","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"resumed_by":{"subject":"bob"},"paused_by":{"subject":"ann"},"paused_at":"2026-11-20T12:00:05Z"}`
 	unpausable     = `{"uid":"u","state":"running","trigger":"schedule","attempt":1,"generation":2,"instance":"i","action":{"noop":{}},"message":"it could not be"}`
 	ended          = `{"uid":"u","state":"failed","reason":"exit_code","trigger":"schedule","attempt":3,"message":"oh"}`
 	lost           = `{"uid":"u","state":"lost","reason":"node_lost","trigger":"schedule"}`
-	cancelled      = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":"ann"}`
+	cancelled      = `{"uid":"u","state":"cancelled","reason":"cancelled_by_user","trigger":"schedule","cancelled_by":{"subject":"ann"}}`
 	dropped        = `{"uid":"u","state":"skipped","reason":"dropped","trigger":"schedule"}`
 	skipped        = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule"}`
 	skipped2       = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":2}`
@@ -72,7 +72,7 @@ func story(e task.Event) string {
 		}
 	}
 
-	add("by", e.Actor)
+	add("by", e.Actor.String())
 	add("in", e.Namespace)
 	add("task", e.Task)
 	add("secret", e.Secret)
@@ -115,29 +115,29 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a token", []did{{"access/tokens/x", "", "{}"}, {"access/fence", "", "{}"}, {"audit/x", "", "{}"}}, nil},
 		{"a strange key", []did{{"shards/3/tasks/ops/a", "", "{}"}, {"else", "", ""}, {"runs/n1/x", "", "{}"}}, nil},
 
-		{"a task is created", []did{{itsSpec, "", `{"generation":1,"updated_by":"ann","change":"created"}`}, {itsEntry, "", entryRuns + "}"}},
+		{"a task is created", []did{{itsSpec, "", `{"generation":1,"updated_by":{"subject":"ann"},"change":"created"}`}, {itsEntry, "", entryRuns + "}"}},
 			[]string{"task created by=ann in=ops task=a generation=1"}},
-		{"a task is created by an older version", []did{{itsSpec, "", `{"generation":1,"updated_by":"ann"}`}},
+		{"a task is created by an older version", []did{{itsSpec, "", `{"generation":1,"updated_by":{"subject":"ann"}}`}},
 			[]string{"task created by=ann in=ops task=a generation=1"}},
-		{"a task is changed", []did{{itsSpec, `{"generation":1,"change":"created"}`, `{"generation":2,"change":"updated","updated_by":"bob"}`},
+		{"a task is changed", []did{{itsSpec, `{"generation":1,"change":"created"}`, `{"generation":2,"change":"updated","updated_by":{"subject":"bob"}}`},
 			{"versions/ops/a/000000000001", "", "{}"}, {itsEntry, entryRuns + "}", entryRuns + "}"}},
 			[]string{"task updated by=bob in=ops task=a generation=2"}},
-		{"a task is paused", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"paused":true,"change":"paused","pause_reason":"move","updated_by":"bob"}`}},
+		{"a task is paused", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"paused":true,"change":"paused","pause_reason":"move","updated_by":{"subject":"bob"}}`}},
 			[]string{"task paused by=bob in=ops task=a reason=move generation=2"}},
 		{"a task is paused by an older version", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"paused":true}`}},
 			[]string{"task paused in=ops task=a generation=2"}},
-		{"a task is resumed", []did{{itsSpec, `{"generation":1,"paused":true}`, `{"generation":2,"change":"resumed","updated_by":"bob"}`}},
+		{"a task is resumed", []did{{itsSpec, `{"generation":1,"paused":true}`, `{"generation":2,"change":"resumed","updated_by":{"subject":"bob"}}`}},
 			[]string{"task resumed by=bob in=ops task=a generation=2"}},
 		{"a task is rolled back", []did{{itsSpec, `{"generation":1}`, `{"generation":2,"change":"rolled_back"}`}},
 			[]string{"task rolled_back in=ops task=a generation=2"}},
 		{"a spec is written again as it was", []did{{itsSpec, `{"generation":1}`, `{"generation":1}`}}, nil},
 		{"a task is deleted with what waits", []did{{itsSpec, `{"uid":"u"}`, ""}, {itsEntry, entryRuns + "}", ""}, {inQueue, waits, ""}, {inHistory + "0", ended, ""}, {itsDead, "{}", ""},
-			{"deleted/ops/a", "", `{"uid":"u","deleted_by":"ann","why":"ttl"}`}},
+			{"deleted/ops/a", "", `{"uid":"u","deleted_by":{"subject":"ann"},"why":"ttl"}`}},
 			[]string{"task deleted by=ann in=ops task=a detail=ttl", "run deleted by=ann" + run + " was=queued reason=task_deleted"}},
 		{"a task is deleted by an older version", []did{{itsSpec, `{"uid":"u"}`, ""}}, []string{"task deleted in=ops task=a"}},
 		{"a tombstone goes", []did{{"deleted/ops/a", `{}`, ""}}, nil},
 		{"an owner counts", []did{{itsEntry, entryRuns + `,"own":{"runs":1}}`, entryRuns + `,"own":{"runs":2}}`}}, nil},
-		{"a task has failed too often", []did{{itsEntry, entryRuns + "}", entryRuns + `,"paused":true,"own":{"pauses":[{"since":"2026-11-20T12:00:00Z","by":"carillon","reason":"5 in a row"}]}}`}, {inInbox, runs, ""}, {inHistory, "", ended}},
+		{"a task has failed too often", []did{{itsEntry, entryRuns + "}", entryRuns + `,"paused":true,"own":{"pauses":[{"since":"2026-11-20T12:00:00Z","by":{"subject":"carillon"},"reason":"5 in a row"}]}}`}, {inInbox, runs, ""}, {inHistory, "", ended}},
 			[]string{"task paused by=carillon in=ops task=a reason=5 in a row generation=2", "run ended by=n1" + run + " state=failed node=n1 reason=exit_code detail=oh"}},
 		{"a spec that cannot be read", []did{{itsSpec, "", "{"}}, []string{"task updated in=ops task=a detail=" + unreadableRecord}},
 
@@ -205,13 +205,13 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"an alert opens with the run that failed", []did{{itsAlert, "", alertOpen + "}"}, {inInbox, runs, ""}, {inHistory, "", ended}},
 			[]string{"run ended by=n1" + run + " state=failed node=n1 reason=exit_code detail=oh", "alert opened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
 		{"its receivers change", []did{{itsAlert, alertOpen + "}", alertOpen + `,"labels":{"owner":"x"}}`}}, nil},
-		{"somebody works on it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`}},
+		{"somebody works on it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":{"subject":"ann"}}}`}},
 			[]string{"alert acknowledged by=ann in=ops task=a alert=failures run=r1"}},
-		{"it is written again", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"},"labels":{"a":"b"}}`}}, nil},
-		{"somebody else works on it", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":"ann"}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:20:00Z","by":"bob"}}`}},
+		{"it is written again", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":{"subject":"ann"}}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":{"subject":"ann"}},"labels":{"a":"b"}}`}}, nil},
+		{"somebody else works on it", []did{{itsAlert, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:10:00Z","by":{"subject":"ann"}}}`, alertOpen + `,"acknowledged":{"at":"2026-11-20T12:20:00Z","by":{"subject":"bob"}}}`}},
 			[]string{"alert acknowledged by=bob in=ops task=a alert=failures run=r1"}},
 		{"it closes", []did{{itsAlert, alertOpen + "}", alertClosed}}, []string{"alert closed by=owner in=ops task=a alert=failures run=r2 reason=succeeded"}},
-		{"a person closes it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"closed":{"at":"2026-11-20T13:00:00Z","why":"dismissed","by":"ann"}}`}, {itsDead, dismissed, ""}},
+		{"a person closes it", []did{{itsAlert, alertOpen + "}", alertOpen + `,"closed":{"at":"2026-11-20T13:00:00Z","why":"dismissed","by":{"subject":"ann"}}}`}, {itsDead, dismissed, ""}},
 			[]string{"run dismissed by=ann" + run + " state=failed reason=exit_code", "alert closed by=ann in=ops task=a alert=failures reason=dismissed"}},
 		{"it opens again", []did{{itsAlert, alertClosed, alertOpen + "}"}}, []string{"alert reopened by=owner in=ops task=a alert=failures run=r1 detail=2 in a row; notifies ops/slack"}},
 		{"a closed alert is deleted", []did{{itsAlert, alertClosed, ""}}, nil},
@@ -222,11 +222,11 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"alerts are counted", []did{{moreAlert, "", `{"more":{"success_by":2,"failures":9}}`}}, []string{"alert opened by=owner in=ops alert=more detail=9 failures; 2 success_by; for shared/slack"}},
 		{"more alerts are counted", []did{{moreAlert, `{"more":{"failures":9}}`, `{"more":{"failures":10}}`}}, nil},
 		{"a problem of the cluster", []did{{oneCode, "", `{"text":"3 tasks are not evaluated"}`}}, []string{"alert opened by=boss alert=cluster reason=not_evaluated detail=3 tasks are not evaluated"}},
-		{"a rule", []did{{"alerts/rules/ops/nightly", "", `{"alerts":{},"updated_at":"2026-11-20T12:00:00Z","updated_by":"ann"}`}}, []string{"alert set by=ann in=ops alert=rule detail=nightly"}},
+		{"a rule", []did{{"alerts/rules/ops/nightly", "", `{"alerts":{},"updated_at":"2026-11-20T12:00:00Z","updated_by":{"subject":"ann"}}`}}, []string{"alert set by=ann in=ops alert=rule detail=nightly"}},
 		{"a rule is deleted", []did{{"alerts/rules/ops/nightly", `{"alerts":{}}`, ""}}, []string{"alert deleted in=ops alert=rule detail=nightly"}},
-		{"a silence", []did{{silence, "", `{"glob":"web-*","since":"2026-11-20T12:00:00Z","until":"2026-11-20T14:00:00Z","by":"ann","reason":"a move"}`}},
+		{"a silence", []did{{silence, "", `{"glob":"web-*","since":"2026-11-20T12:00:00Z","until":"2026-11-20T14:00:00Z","by":{"subject":"ann"},"reason":"a move"}`}},
 			[]string{"alert silenced by=ann in=ops alert=silence reason=a move detail=web-* until 2026-11-20T14:00:00Z"}},
-		{"a silence is ended", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z","by":"ann"}`, `{"selector":"team=data","until":"2026-11-20T13:00:00Z","by":"ann","ended_by":"bob"}`}},
+		{"a silence is ended", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z","by":{"subject":"ann"}}`, `{"selector":"team=data","until":"2026-11-20T13:00:00Z","by":{"subject":"ann"},"ended_by":{"subject":"bob"}}`}},
 			[]string{"alert unsilenced by=bob in=ops alert=silence detail=team=data"}},
 		{"a silence that has ended is deleted", []did{{silence, `{"selector":"team=data","until":"2026-11-20T14:00:00Z"}`, ""}}, nil},
 		{"what was sent", []did{{"alerts/sent/ops/slack", "", "{}"}, {"alerts/strange", "", "{}"}}, nil},
@@ -234,8 +234,8 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a node joins", []did{{"nodes/n5", "", `{"instance":"i5","state":"ready"}`}}, []string{"node joined by=n5 state=ready node=n5 detail=instance i5"}},
 		{"a node tells its load", []did{{"nodes/n1", `{"state":"ready","running":3,"clock":"2026-11-20T12:00:00Z"}`, `{"state":"ready","running":4,"clock":"2026-11-20T12:00:05Z"}`}}, nil},
 		{"a node drains", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining"}`}}, []string{"node changed by=n1 state=draining was=ready node=n1 detail=state: ready → draining"}},
-		{"somebody drains a node", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining","state_by":"ann"}`}}, []string{"node changed by=ann state=draining was=ready node=n1 detail=state: ready → draining"}},
-		{"a node that somebody cordoned reloads", []did{{"nodes/n1", `{"state":"cordoned","state_by":"ann"}`, `{"state":"cordoned","state_by":"ann","ineligible":"clock"}`}}, []string{"node changed by=n1 state=cordoned node=n1 detail=ineligible: – → clock"}},
+		{"somebody drains a node", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"draining","state_by":{"subject":"ann"}}`}}, []string{"node changed by=ann state=draining was=ready node=n1 detail=state: ready → draining"}},
+		{"a node that somebody cordoned reloads", []did{{"nodes/n1", `{"state":"cordoned","state_by":{"subject":"ann"}}`, `{"state":"cordoned","state_by":{"subject":"ann"},"ineligible":"clock"}`}}, []string{"node changed by=n1 state=cordoned node=n1 detail=ineligible: – → clock"}},
 		{"a node is ineligible", []did{{"nodes/n1", `{"state":"ready"}`, `{"state":"ready","ineligible":"clock","slots":4}`}}, []string{"node changed by=n1 state=ready node=n1 detail=ineligible: – → clock; slots: 0 → 4"}},
 		{"a node goes", []did{{"nodes/n1", `{"state":"draining"}`, ""}}, []string{"node left was=draining node=n1"}},
 		{"a leader goes", []did{{"leader/a", "boss", ""}}, []string{"cluster leader by=next was=boss node=next"}},
@@ -244,17 +244,17 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a cluster is made", []did{{"cluster", "", `{"shards":8}`}}, []string{"cluster made detail=8 shards"}},
 		{"lost_after", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"lost_after":"30s"}`}}, []string{"cluster changed detail=lost_after: 2m → 30s"}},
 		{"ledger", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"ledger":"0s"}`}}, []string{"cluster changed detail=ledger: 720h → 0s"}},
-		{"a limit of ledgers", []did{{"cluster", `{"epoch":1,"changed_by":"ann"}`, `{"epoch":1,"ledger_limit":"24h","ledger_limit_since":"2026-11-20T12:00:00Z","changed_by":"n1","change":"etcd uses 66 % of its quota"}`}},
+		{"a limit of ledgers", []did{{"cluster", `{"epoch":1,"changed_by":{"subject":"ann"}}`, `{"epoch":1,"ledger_limit":"24h","ledger_limit_since":"2026-11-20T12:00:00Z","changed_by":{"subject":"n1"},"change":"etcd uses 66 % of its quota"}`}},
 			[]string{"cluster changed by=n1 detail=ledger limit: – → 24h; etcd uses 66 % of its quota"}},
 		{"an epoch", []did{{"cluster", `{"epoch":1}`, `{"epoch":2,"catch_up_rate":5}`}}, []string{"cluster changed detail=epoch: 1 → 2; catch-up rate: 100 → 5"}},
-		{"a setting", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"catch_up_rate":5,"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z"}`}}, []string{"cluster changed by=ann detail=catch-up rate: 100 → 5"}},
-		{"a member of etcd", []did{{"cluster", `{"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z"}`, `{"changed_by":"ann","changed_at":"2026-11-20T13:00:00Z","change":"etcd member n4 added"}`}},
+		{"a setting", []did{{"cluster", `{"epoch":1}`, `{"epoch":1,"catch_up_rate":5,"changed_by":{"subject":"ann"},"changed_at":"2026-11-20T12:00:00Z"}`}}, []string{"cluster changed by=ann detail=catch-up rate: 100 → 5"}},
+		{"a member of etcd", []did{{"cluster", `{"changed_by":{"subject":"ann"},"changed_at":"2026-11-20T12:00:00Z"}`, `{"changed_by":{"subject":"ann"},"changed_at":"2026-11-20T13:00:00Z","change":"etcd member n4 added"}`}},
 			[]string{"cluster changed by=ann detail=etcd member n4 added"}},
-		{"a setting by an older version", []did{{"cluster", `{"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z","change":"x"}`, `{"catch_up_rate":5,"changed_by":"ann","changed_at":"2026-11-20T12:00:00Z","change":"x"}`}},
+		{"a setting by an older version", []did{{"cluster", `{"changed_by":{"subject":"ann"},"changed_at":"2026-11-20T12:00:00Z","change":"x"}`, `{"catch_up_rate":5,"changed_by":{"subject":"ann"},"changed_at":"2026-11-20T12:00:00Z","change":"x"}`}},
 			[]string{"cluster changed detail=catch-up rate: 100 → 5"}},
-		{"a freeze", []did{{"freezes", "", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","reason":"move"}]}`}}, []string{"cluster frozen by=ann in=ops reason=move"}},
-		{"another, and the end of one", []did{{"freezes", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann"}]}`,
-			`{"holding":[{"since":"2026-11-20T13:00:00Z","by":"bob"}],"past":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":"ann","ended":"2026-11-20T13:00:00Z","ended_by":"eve"}]}`}},
+		{"a freeze", []did{{"freezes", "", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":{"subject":"ann"},"reason":"move"}]}`}}, []string{"cluster frozen by=ann in=ops reason=move"}},
+		{"another, and the end of one", []did{{"freezes", `{"holding":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":{"subject":"ann"}}]}`,
+			`{"holding":[{"since":"2026-11-20T13:00:00Z","by":{"subject":"bob"}}],"past":[{"namespace":"ops","since":"2026-11-20T12:00:00Z","by":{"subject":"ann"},"ended":"2026-11-20T13:00:00Z","ended_by":{"subject":"eve"}}]}`}},
 			[]string{"cluster frozen by=bob", "cluster unfrozen by=eve in=ops"}},
 	}
 	keys, err := record.NewKeys("/c")

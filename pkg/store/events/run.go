@@ -63,7 +63,7 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 		if wasPut(l) {
 			r, err := record.DecodeRunValue(l.After.Value)
 			e := t.runEvent(c, task.ActionLate, r, err)
-			e.Actor, e.Time = r.Node, r.EndedAt
+			e.Actor, e.Time = task.NodeActor(r.Node), r.EndedAt
 			e.Detail = string(r.State) + ", but it had been declared lost"
 			e.State = "" // it does not change the state of the run
 			list = append(list, e)
@@ -92,7 +92,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	r, err := record.DecodeRunValue(c.history.After.Value)
 	e := t.runEvent(c, task.ActionEnded, r, err)
 	e.Time, e.Dead, e.Detail = r.EndedAt, wasPut(c.dead), words{e.Detail, r.Message}.joinWords()
-	owner := t.owners[c.ref.Shard]
+	owner := t.ownerActor(c.ref.Shard)
 
 	// A run leaves an inbox by a finish of its node, or by a commit of the owner that declares it
 	// lost. It leaves the queue by a commit of the owner or by a cancel. A history record without
@@ -100,7 +100,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	switch {
 	case wasRemoved(c.inbox):
 		e.Node = c.node
-		e.Actor = c.node
+		e.Actor = task.NodeActor(c.node)
 		if r.State == task.Lost && !t.present[c.node] { // a commit of an owner requires that the node is absent
 			e.Actor = owner
 		}
@@ -123,7 +123,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 		}
 	}
 
-	if r.State == task.Cancelled && r.CancelledBy != "" {
+	if r.State == task.Cancelled && r.CancelledBy != nil {
 		e.Actor = r.CancelledBy
 	}
 
@@ -144,7 +144,7 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 		}
 
 		e := t.runEvent(c, task.ActionDispatched, r.Run, err)
-		e.Generation, e.Time, e.Actor, e.Previous = r.Generation, r.DispatchedAt, t.owners[c.ref.Shard], c.takenFrom
+		e.Generation, e.Time, e.Actor, e.Previous = r.Generation, r.DispatchedAt, t.ownerActor(c.ref.Shard), c.takenFrom
 		return []task.Event{e}
 	}
 
@@ -154,7 +154,7 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 
 	if before.State == task.Dispatched && before.State != r.State {
 		e := t.runEvent(c, task.ActionStarted, r.Run, nil)
-		e.Time, e.Actor = r.StartedAt, c.node
+		e.Time, e.Actor = r.StartedAt, task.NodeActor(c.node)
 		list = append(list, e)
 	}
 
@@ -166,8 +166,8 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 			e.Reason = task.ReasonCancelled
 		}
 
-		if e.Actor == "" {
-			e.Actor = t.owners[c.ref.Shard]
+		if e.Actor == nil {
+			e.Actor = t.ownerActor(c.ref.Shard)
 		}
 
 		list = append(list, e)
@@ -184,21 +184,21 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	}
 
 	e := t.runEvent(c, task.ActionQueued, w.Run, err)
-	e.Actor, e.Time = t.owners[c.ref.Shard], w.CreatedAt
+	e.Actor, e.Time = t.ownerActor(c.ref.Shard), w.CreatedAt
 
 	// A run enters the queue from an inbox (handed back, or retried), as a new run, or changes there.
 	switch {
 	case wasRemoved(c.inbox) && w.Reason == task.ReasonHandBack:
-		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}
+		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, task.NodeActor(c.node), c.node, task.Time{}
 	case wasRemoved(c.inbox):
 		e.Action, e.Previous, e.Time = task.ActionRetrying, c.node, task.Time{}
 		if w.WaitsForTarget() {
-			e.Actor, e.Time, e.Detail = c.node, w.Unsent.Last, "attempt not sent: "+w.Unsent.Message
+			e.Actor, e.Time, e.Detail = task.NodeActor(c.node), w.Unsent.Last, "attempt not sent: "+w.Unsent.Message
 		} else if n := len(w.Attempts); n > 0 {
 			last := w.Attempts[n-1]
 			e.Time, e.Detail = last.EndedAt, attemptWords(last)
 			if last.State != task.Lost || t.present[c.node] {
-				e.Actor = c.node
+				e.Actor = task.NodeActor(c.node)
 			}
 		}
 	case w.UnderWay():
@@ -210,7 +210,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 		e.Action, e.Time, e.Detail = before, task.Time{}, w.Fan.String()
 		if before == task.ActionCancelling {
 			e.Reason = w.Fan.Cancel
-			if w.CancelledBy != "" {
+			if w.CancelledBy != nil {
 				e.Actor = w.CancelledBy
 			}
 		}
@@ -278,7 +278,7 @@ func (w words) joinWords() string {
 // trimmed name no user and have no event.
 func (t *Translator) dismissedEvents(c *runChange) []task.Event {
 	w, err := record.DecodeWaitingValue(c.dead.Before.Value)
-	if err != nil || w.DismissedBy == "" {
+	if err != nil || w.DismissedBy == nil {
 		return nil
 	}
 
@@ -329,7 +329,7 @@ func parentStep(c *Change, now task.Waiting) (action string, ok bool) {
 // pauseEvents returns the events about the pause of an attempt: what was requested of its node,
 // and what the node has done.
 func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (list []task.Event) {
-	add := func(action, actor string) *task.Event {
+	add := func(action string, actor *task.Actor) *task.Event {
 		e := t.runEvent(c, action, after.Run, nil)
 		e.Actor = actor
 		list = append(list, e)
@@ -338,16 +338,16 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 
 	switch was, is := before.State == task.Paused, after.State == task.Paused; {
 	case is && !was:
-		add(task.ActionPaused, c.node).Time = after.PausedAt
+		add(task.ActionPaused, task.NodeActor(c.node)).Time = after.PausedAt
 	case was && !is:
-		add(task.ActionResumed, c.node)
+		add(task.ActionResumed, task.NodeActor(c.node))
 	}
 
 	switch was, is := before.PauseRequested, after.PauseRequested; {
 	case is && !was:
 		add(task.ActionPausing, after.PausedBy)
-	case was && !is && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
-		add(task.ActionUnpausable, c.node).Detail = after.Message
+	case was && !is && after.ResumedBy == nil: // nobody withdrew the request: the node reports that it cannot pause the attempt
+		add(task.ActionUnpausable, task.NodeActor(c.node)).Detail = after.Message
 	case was && !is:
 		add(task.ActionResuming, after.ResumedBy)
 	}

@@ -15,9 +15,9 @@ type taskChange struct {
 
 // tombstone contains the fields of a tombstone record that an event needs.
 type tombstone struct {
-	DeletedAt task.Time `json:"deleted_at"`
-	DeletedBy string    `json:"deleted_by"`
-	Why       string    `json:"why"`
+	DeletedAt task.Time   `json:"deleted_at"`
+	DeletedBy *task.Actor `json:"deleted_by"`
+	Why       string      `json:"why"`
 }
 
 // readTombstone decodes the tombstone that was written with the deletion, if there is one.

@@ -134,7 +134,7 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	}
 
 	if leads := t.electedCandidate(); leads.create != led.create {
-		r.cluster = append(r.cluster, task.Event{Kind: task.EventCluster, Action: task.ActionLeader, Node: leads.node, Previous: led.node, Actor: leads.node})
+		r.cluster = append(r.cluster, task.Event{Kind: task.EventCluster, Action: task.ActionLeader, Node: leads.node, Previous: led.node, Actor: task.NodeActor(leads.node)})
 	}
 
 	// The deletion of a task also deletes its runs. Their events need the event of the task.

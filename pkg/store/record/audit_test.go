@@ -112,7 +112,7 @@ func BenchmarkAudit(b *testing.B) {
 	now := task.At(time.UnixMilli(1_700_000_000_123))
 	spec := task.Defaults()
 	spec.Schedule, spec.Action = task.Schedules{"@every 24h"}, task.Action{Noop: &task.Noop{}}
-	value := []byte(Encode(task.Task{Spec: spec, UID: "vlzil5fydrpbdsib", Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "service:bench"}))
+	value := []byte(Encode(task.Task{Spec: spec, UID: "vlzil5fydrpbdsib", Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: task.NewActor("service:bench")}))
 
 	for _, n := range []int{1, 8, 100} {
 		type object struct {

@@ -49,10 +49,18 @@ func (w *writer) writeRun(v *task.Run) {
 	w.writeStringIfSet("output_tail", v.OutputTail)
 	w.writeInt64IfSet("output_bytes", v.OutputBytes)
 	w.writeBoolIfSet("output_truncated", v.Truncated)
-	w.writeStringIfSet("cancelled_by", v.CancelledBy)
+	if v.CancelledBy != nil {
+		w.startObject("cancelled_by")
+		w.writeActor(v.CancelledBy)
+		w.endObject()
+	}
 	w.writeStringIfSet("retry_of", v.RetryOf)
 	w.writeStringIfSet("rerun_of", v.RerunOf)
-	w.writeStringIfSet("created_by", v.CreatedBy)
+	if v.CreatedBy != nil {
+		w.startObject("created_by")
+		w.writeActor(v.CreatedBy)
+		w.endObject()
+	}
 	if len(v.EnvNames) > 0 {
 		w.writeAny("env_names", v.EnvNames)
 	}
@@ -61,7 +69,11 @@ func (w *writer) writeRun(v *task.Run) {
 	}
 	w.writeStringIfSet("target_node", v.TargetNode)
 	w.writeStringIfSet("boot_id", v.BootID)
-	w.writeStringIfSet("dismissed_by", v.DismissedBy)
+	if v.DismissedBy != nil {
+		w.startObject("dismissed_by")
+		w.writeActor(v.DismissedBy)
+		w.endObject()
+	}
 	if len(v.Unenforced) > 0 {
 		w.writeAny("unenforced", v.Unenforced)
 	}
@@ -79,7 +91,11 @@ func (w *writer) writeRun(v *task.Run) {
 	w.writeInt64IfSet("status_bad_lines", int64(v.BadLines))
 	w.writeTimeIfSet("paused_at", v.PausedAt)
 	w.writeInt64IfSet("paused_ms", v.PausedMS)
-	w.writeStringIfSet("paused_by", v.PausedBy)
+	if v.PausedBy != nil {
+		w.startObject("paused_by")
+		w.writeActor(v.PausedBy)
+		w.endObject()
+	}
 	if v.Fan != nil {
 		w.writeAny("fan_out", v.Fan)
 	}
@@ -149,13 +165,15 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 	case "output_truncated":
 		r.readBool(&v.Truncated)
 	case "cancelled_by":
-		r.readString(&v.CancelledBy)
+		v.CancelledBy = new(task.Actor)
+		readObject(r, v.CancelledBy, (*reader).readActor)
 	case "retry_of":
 		r.readString(&v.RetryOf)
 	case "rerun_of":
 		r.readString(&v.RerunOf)
 	case "created_by":
-		r.readString(&v.CreatedBy)
+		v.CreatedBy = new(task.Actor)
+		readObject(r, v.CreatedBy, (*reader).readActor)
 	case "env_names":
 		r.readStrings(&v.EnvNames)
 	case "args":
@@ -165,7 +183,8 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 	case "boot_id":
 		r.readString(&v.BootID)
 	case "dismissed_by":
-		r.readString(&v.DismissedBy)
+		v.DismissedBy = new(task.Actor)
+		readObject(r, v.DismissedBy, (*reader).readActor)
 	case "unenforced":
 		r.readStrings(&v.Unenforced)
 	case "usage":
@@ -185,7 +204,8 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 	case "paused_ms":
 		r.readInt64(&v.PausedMS)
 	case "paused_by":
-		r.readString(&v.PausedBy)
+		v.PausedBy = new(task.Actor)
+		readObject(r, v.PausedBy, (*reader).readActor)
 	case "fan_out":
 		r.readAny(&v.Fan)
 	case "part_count":
@@ -236,7 +256,11 @@ func (w *writer) writeAssigned(v *task.Assigned) {
 	w.writeBoolIfSet("cancel_requested", v.CancelRequested)
 	w.writeStringIfSet("cancel_reason", v.CancelReason)
 	w.writeBoolIfSet("pause_requested", v.PauseRequested)
-	w.writeStringIfSet("resumed_by", v.ResumedBy)
+	if v.ResumedBy != nil {
+		w.startObject("resumed_by")
+		w.writeActor(v.ResumedBy)
+		w.endObject()
+	}
 	w.writeStringIfSet("kill_signal", v.KillSignal)
 	if !v.Success.IsZero() {
 		w.writeAny("success", v.Success)
@@ -268,7 +292,8 @@ func (r *reader) readAssigned(name []byte, v *task.Assigned) bool {
 	case "pause_requested":
 		r.readBool(&v.PauseRequested)
 	case "resumed_by":
-		r.readString(&v.ResumedBy)
+		v.ResumedBy = new(task.Actor)
+		readObject(r, v.ResumedBy, (*reader).readActor)
 	case "kill_signal":
 		r.readString(&v.KillSignal)
 	case "success":
@@ -503,6 +528,29 @@ func (r *reader) readAuditObject(name []byte, v *task.AuditObject) bool {
 		r.readAny(&v.Changes)
 	case "namespaces":
 		r.readStrings(&v.Namespaces)
+	default:
+		return false
+	}
+
+	return true
+}
+
+// writeActor writes the fields of a task.Actor.
+func (w *writer) writeActor(v *task.Actor) {
+	w.writeString("subject", v.Subject)
+	w.writeStringIfSet("token", v.Token)
+	w.writeStringIfSet("certificate", v.Certificate)
+}
+
+// readActor reads a field of a task.Actor. It returns false, and reads nothing, if the struct has no such field.
+func (r *reader) readActor(name []byte, v *task.Actor) bool {
+	switch string(name) {
+	case "subject":
+		r.readString(&v.Subject)
+	case "token":
+		r.readString(&v.Token)
+	case "certificate":
+		r.readString(&v.Certificate)
 	default:
 		return false
 	}

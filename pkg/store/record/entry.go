@@ -187,11 +187,11 @@ func DecodeBrief(keys Keys, e *mvccpb.KeyValue) (Brief, bool) {
 // Tombstone records the deletion of a task. It exists until a task of the same name is created,
 // or until the leader removes it a week later.
 type Tombstone struct {
-	UID        string    `json:"uid,omitempty"`
-	Generation int64     `json:"generation,omitempty"`
-	DeletedAt  task.Time `json:"deleted_at"`
-	DeletedBy  string    `json:"deleted_by,omitempty"`
-	Why        string    `json:"why,omitempty"` // a description, if the task was not deleted by a user
+	UID        string      `json:"uid,omitempty"`
+	Generation int64       `json:"generation,omitempty"`
+	DeletedAt  task.Time   `json:"deleted_at"`
+	DeletedBy  *task.Actor `json:"deleted_by,omitempty"`
+	Why        string      `json:"why,omitempty"` // a description, if the task was not deleted by a user
 
 	// Spec is what undelete creates again, with the pause in force. nil: the deletion was to make room, or the spec could not
 	// be read. What the tombstone of an older version lacks is nil, too.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -244,11 +243,4 @@ func (h *bindingHandlers) checkBindingCount(c *httpapi.Call, v *authority.View) 
 
 	return httpapi.Fail(http.StatusConflict, client.CodeConflict, "the cluster has %d bindings; %s", n, rule).
 		WithHint("delete bindings that are no longer used")
-}
-
-// wasWrittenBy reports whether a record says that a subject wrote it. Records have the format of
-// httpapi.Caller.Actor: the subject, and then its token.
-func wasWrittenBy(by, subject string) bool {
-	name := httpapi.Caller{Who: subject}.Name()
-	return by == name || strings.HasPrefix(by, name+" (")
 }

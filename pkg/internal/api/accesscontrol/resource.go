@@ -55,7 +55,7 @@ type resource[T any] struct {
 type serverFields struct {
 	name, uid            *string // uid is nil if records of this kind have none
 	createdAt, updatedAt *task.Time
-	createdBy, updatedBy *string
+	createdBy, updatedBy **task.Actor
 	revision             *int64
 }
 
@@ -69,7 +69,7 @@ func (f serverFields) copyTo(to serverFields) {
 }
 
 // stamp sets who changes the record now and, if it is new, its creator and its uid.
-func (f serverFields) stamp(isNew bool, now task.Time, actor string) {
+func (f serverFields) stamp(isNew bool, now task.Time, actor *task.Actor) {
 	*f.updatedAt, *f.updatedBy = now, actor
 	if !isNew {
 		return
@@ -320,7 +320,7 @@ func (re *resource[T]) checkCreated(c *httpapi.Call, v *authority.View) error {
 
 	who, created := httpapi.CallerOf(c.Context()), 0
 	for _, r := range re.all(v) {
-		if wasWrittenBy(*re.fields(&r).createdBy, who.Who) {
+		if (*re.fields(&r).createdBy).Is(who.Who) {
 			created++
 		}
 	}

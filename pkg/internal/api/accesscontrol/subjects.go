@@ -144,7 +144,7 @@ func (h *subjectHandlers) answerSubject(c *httpapi.Call, subject string, disable
 	a := client.SubjectChange{Subject: subject, Disabled: disabled, Bindings: []task.Binding{}, Tokens: []task.Token{}, MadeBindings: []task.Binding{}, MadeTokens: []task.Token{}}
 	a.Bindings = append(a.Bindings, v.BindingsOf(subject)...)
 	for _, b := range v.Bindings() {
-		if wasWrittenBy(b.CreatedBy, subject) || wasWrittenBy(b.UpdatedBy, subject) {
+		if b.CreatedBy.Is(subject) || b.UpdatedBy.Is(subject) {
 			a.MadeBindings = append(a.MadeBindings, b)
 		}
 	}
@@ -154,7 +154,7 @@ func (h *subjectHandlers) answerSubject(c *httpapi.Call, subject string, disable
 		case t.Kind != task.TokenKindToken: // it ends with its token
 		case t.Subject == subject:
 			a.Tokens = append(a.Tokens, t)
-		case wasWrittenBy(t.CreatedBy, subject):
+		case t.CreatedBy.Is(subject):
 			a.MadeTokens = append(a.MadeTokens, t)
 		}
 	}

@@ -409,7 +409,7 @@ func (h *tokenHandlers) checkTokenCount(c *httpapi.Call, v *authority.View, subj
 		}
 
 		switch {
-		case !wasWrittenBy(t.CreatedBy, who.Who):
+		case !t.CreatedBy.Is(who.Who):
 		case isLive:
 			created++
 		default:

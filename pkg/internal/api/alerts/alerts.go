@@ -201,7 +201,7 @@ func (h *Handlers) acknowledge(c *httpapi.Call, ref record.Ref, read func() (tas
 			return httpapi.Fail(http.StatusConflict, client.CodeConflict, "alert %s was closed at %s: %s", a.FullName(), a.Closed.At.Format(time.RFC3339), a.Closed.Why).
 				WithHint("nobody has to work on it")
 		}
-		if k := a.Acknowledged; k != nil && task.ActorName(k.By) == task.ActorName(c.Actor()) {
+		if k := a.Acknowledged; k != nil && k.By.Is(c.Actor().Subject) {
 			return nil
 		}
 

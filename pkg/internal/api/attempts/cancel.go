@@ -47,7 +47,7 @@ func (h *Handlers) cancelAttempt(c *httpapi.Call, q cancelQuery) (httpapi.Answer
 	if err == nil && !out.Repeated && !out.State.Final() {
 		// The other node writes the audit record. If its key is stolen, this line is the only trace of who asked.
 		h.Log.Warn("another node cancels an attempt, because etcd is full", zap.String("from", httpapi.CallerOf(c.Context()).Forwarder),
-			zap.String("task", words[0]+"/"+words[1]), zap.String("run", words[2]), zap.String("by", c.Actor()))
+			zap.String("task", words[0]+"/"+words[1]), zap.String("run", words[2]), zap.Stringer("by", c.Actor()))
 	}
 	if err != nil && !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrUnknown) {
 		err = httpapi.Fail(http.StatusInsufficientStorage, client.CodeNoSpace, "%s", err).Because(err)

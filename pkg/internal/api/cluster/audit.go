@@ -118,7 +118,7 @@ func (h *Handlers) serveRepair(c *httpapi.Call) (httpapi.Answer, error) {
 
 		if res.Deleted > 0 {
 			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
-			h.Log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.Actor()))
+			h.Log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.Stringer("who", c.Actor()))
 		}
 
 		if results = append(results, res); err != nil {

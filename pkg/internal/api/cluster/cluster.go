@@ -338,7 +338,7 @@ const (
 // records that a repair has deleted (G26). The change has already happened, so a failure to record it is only
 // logged, with everything that the record would contain.
 func (h *Handlers) noteChange(c *httpapi.Call, change string) {
-	h.Log.Info("changed the cluster", zap.String("change", change), zap.String("by", c.Actor()))
+	h.Log.Info("changed the cluster", zap.String("change", change), zap.Stringer("by", c.Actor()))
 
 	// The client may have gone, and an etcd that has just lost a member may have no leader for a moment. The
 	// attempts continue in both cases.
@@ -360,7 +360,7 @@ func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 		case <-ctx.Done():
 		}
 
-		h.Log.Warn("could not record who changed the cluster", zap.String("change", change), zap.String("by", c.Actor()), zap.Error(err))
+		h.Log.Warn("could not record who changed the cluster", zap.String("change", change), zap.Stringer("by", c.Actor()), zap.Error(err))
 
 		return
 	}
@@ -368,7 +368,7 @@ func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 
 // recordChange writes a change into the cluster's record. It returns task.ErrConflict if that record has
 // changed.
-func (h *Handlers) recordChange(ctx context.Context, actor, change string) error {
+func (h *Handlers) recordChange(ctx context.Context, actor *task.Actor, change string) error {
 	old, err := h.Store.Cluster(ctx)
 	if err != nil {
 		return err

@@ -187,8 +187,8 @@ func freezeWarnings(f *Facts) (list []task.Warning) {
 		}
 
 		by := ""
-		if z.By != "" {
-			by = " by " + z.By
+		if z.By != nil {
+			by = " by " + z.By.String()
 		}
 
 		list = append(list, newWarning(task.WarnFrozen, "%s is frozen, %s%s: %s; its runs do not start until %s", scopeName(z.Namespace), since, by, z.Reason, end))

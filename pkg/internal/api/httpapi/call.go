@@ -24,7 +24,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/carillonhq/carillon/pkg/client"
@@ -281,8 +280,8 @@ func (c *Call) Become(caller Caller, j *Judge) {
 	c.Request = c.Request.WithContext(WithRights(ctx, j.RightsOf(caller, c.Operation.ID)))
 }
 
-// Actor returns the name of the caller as records and events contain it.
-func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
+// Actor returns the caller as records and events contain it.
+func (c *Call) Actor() *task.Actor { return CallerOf(c.Request.Context()).Actor() }
 
 // Idempotency identifies a request with an Idempotency-Key, which does something to an object: a namespace, or a task with its
 // uid. content is what it requests. It returns the zero value if the request has no key.
@@ -390,7 +389,7 @@ func (c Caller) IsHostUser() bool {
 func (c Caller) IsHostRoot() bool { return c.Token == "" && c.Who == access.KindUnix+":uid=0" }
 
 // Name returns the subject as messages show it.
-func (c Caller) Name() string { return actorName(c.Who) }
+func (c Caller) Name() string { return task.ActorText(c.Who) }
 
 // whoKey is the context key of a Caller.
 type whoKey struct{}
@@ -406,48 +405,20 @@ func CallerOf(ctx context.Context) Caller {
 	return c
 }
 
-// maxActorName is the maximum number of bytes of a token's or a certificate's name in a record.
-const maxActorName = 128
-
-// Actor returns the name of the caller, in the format of all records and events: the subject, the token's id, and
-// the name of the client certificate if it was verified:
-//
-//	user:ann (token k3vq7t2m5xw4hzra, certificate ann-laptop)
-//	cert:deploy (certificate deploy)
-//	unix:uid=0
-//
-// A subject may have several tokens, so the id tells which one was used (G26). It is not secret: it is the token's key
-// in etcd.
-func (c Caller) Actor() string {
-	var by []string
-	if c.Token != "" {
-		by = append(by, "token "+c.Token)
-	}
-
-	if c.Certificate != "" {
-		by = append(by, "certificate "+actorName(c.Certificate))
-	}
-
-	text := actorName(c.Who)
-	if len(by) > 0 {
-		text += " (" + strings.Join(by, ", ") + ")"
-	}
-
-	return text
+// Actor returns the caller as records and events contain it. A subject may have several tokens, so the id tells which one was
+// used (G26). It is not secret: it is the token's key in etcd.
+func (c Caller) Actor() *task.Actor {
+	return &task.Actor{Subject: recordedName(c.Who, task.MaxSubjectLength), Token: c.Token, Certificate: recordedName(c.Certificate, maxCertificateName)}
 }
 
-// actorName returns a name in the format of records: one line, of limited length, and without the characters
-// that separate it from the token and the certificate. So no name can imitate another token.
-func actorName(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) || strings.ContainsRune("(),", r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+// maxCertificateName is the maximum number of bytes of a certificate's name in a record.
+const maxCertificateName = 128
 
-	if len(s) > maxActorName {
-		s = strings.ToValidUTF8(s[:maxActorName], "") + "…"
+// recordedName returns a name in the form of records: UTF-8 of limited length. Subjects with rights are never longer.
+func recordedName(s string, most int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 
 	return s

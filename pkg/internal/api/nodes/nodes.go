@@ -30,7 +30,7 @@ type Handlers struct {
 	Sizes func(ctx context.Context) map[int]int
 	// SetState puts this node into a state, keeps it over restarts, and announces it. If nil, the node supports
 	// no states.
-	SetState func(ctx context.Context, state, by string) error
+	SetState func(ctx context.Context, state string, by *task.Actor) error
 	// StateTimeout limits how long another node may take to obey a state.
 	StateTimeout time.Duration
 }

@@ -18,7 +18,7 @@ import (
 
 // pauseRun serves the pause of a run. It requests the pause from the run's node, through the inbox record.
 func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.setRunPaused(c, pausedState, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
+	return h.setRunPaused(c, pausedState, func(ctx context.Context, attempt record.Held, who *task.Actor) (task.Run, error) {
 		if attempt.CancelRequested {
 			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
@@ -44,7 +44,7 @@ func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 // setRunPaused requests a pause or its end. The run may move from the queue into an inbox, or end, during the
 // request; then it is looked up again.
-func (h *Handlers) setRunPaused(c *httpapi.Call, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (httpapi.Answer, error) {
+func (h *Handlers) setRunPaused(c *httpapi.Call, wanted string, ask func(context.Context, record.Held, *task.Actor) (task.Run, error)) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -68,7 +68,7 @@ func (h *Handlers) setRunPaused(c *httpapi.Call, wanted string, ask func(context
 }
 
 // trySetRunPaused is one attempt of setRunPaused. It returns task.ErrConflict if the run has moved.
-func (h *Handlers) trySetRunPaused(c *httpapi.Call, ref record.Ref, id, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
+func (h *Handlers) trySetRunPaused(c *httpapi.Call, ref record.Ref, id, wanted string, ask func(context.Context, record.Held, *task.Actor) (task.Run, error)) (task.Run, error) {
 	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Pause, access.Runs); err != nil {
 		return task.Run{}, err
 	}
@@ -120,7 +120,7 @@ func partsIn(held []record.Held, parent string) []record.Held {
 // request that is already in force needs no write, so setPartsPaused can be repeated. The answer is the run with the
 // current state of all its parts. setPartsPaused returns task.ErrConflict if some parts have moved in between. If
 // some requests failed, the error contains how many succeeded.
-func (h *Handlers) setPartsPaused(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, wanted string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
+func (h *Handlers) setPartsPaused(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, wanted string, ask func(context.Context, record.Held, *task.Actor) (task.Run, error)) (task.Run, error) {
 	if wanted == pausedState {
 		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt record.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {

@@ -24,8 +24,8 @@ import (
 // pauseChange contains what a write needs to compute the pause of an entry.
 type pauseChange struct {
 	now    task.Time
-	who    string // who writes; recorded with the pause
-	resume bool   // an explicit resume also ends a pause that only the entry contains
+	who    *task.Actor // who writes; recorded with the pause
+	resume bool        // an explicit resume also ends a pause that only the entry contains
 }
 
 // pauseAfter sets the pause and the own state of e, the entry that replaces the one of old when spec is written.
@@ -59,7 +59,7 @@ func (p pauseChange) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry)
 			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = p.now, p.who
 		}
 
-		if !e.Paused || was != nil && was.By == task.PausedByFailures {
+		if !e.Paused || was != nil && was.By.Is(task.PausedByFailures) {
 			own.Failures = 0
 		}
 	}

@@ -103,7 +103,7 @@ func (h *Handlers) stampEdit(c *httpapi.Call, old store.Stored, spec task.Spec, 
 // changesTicks reports whether an edit of old writes a time that separates the ticks of the two versions.
 func changesTicks(old store.Stored, spec task.Spec, e task.Entry) bool {
 	return !task.SameTicks(old.Task.Spec, spec) || !e.From.Equal(old.Entry.From.Time) || e.Paused != old.Entry.Paused ||
-		!slices.Equal(pausesOf(e), pausesOf(old.Entry))
+		!slices.EqualFunc(pausesOf(e), pausesOf(old.Entry), task.Pause.Equal)
 }
 
 // pausesOf returns the record of an entry's pauses.

@@ -86,7 +86,7 @@ func (h *Handlers) readDeleted(c *httpapi.Call, ref record.Ref) (store.DeletedTa
 		return gone, err
 	case gone.Spec == nil:
 		return gone, httpapi.Fail(http.StatusNotFound, client.CodeDeleted, "task %s was deleted at %s by %s without a copy: %s", ref, gone.DeletedAt.Format(time.RFC3339),
-			cmp.Or(gone.DeletedBy, "an unknown user"), cmp.Or(gone.Why, "it was purged, its record could not be read, or etcd was above 75 % of its quota")).
+			cmp.Or(gone.DeletedBy.String(), "an unknown user"), cmp.Or(gone.Why, "it was purged, its record could not be read, or etcd was above 75 % of its quota")).
 			WithHint("create the task from a file or a backup")
 	}
 

@@ -49,7 +49,7 @@ func (h *Handlers) readVersions(c *httpapi.Call, ref record.Ref) ([]task.Task, e
 		if gone.Why != "" {
 			because = ": " + gone.Why
 		}
-		return nil, httpapi.Fail(http.StatusNotFound, client.CodeDeleted, "%s: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, "an unknown user"), because)
+		return nil, httpapi.Fail(http.StatusNotFound, client.CodeDeleted, "%s: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy.String(), "an unknown user"), because)
 	}
 
 	return list, err

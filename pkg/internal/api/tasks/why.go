@@ -103,7 +103,7 @@ func (h *Handlers) addAlerts(c *httpapi.Call, ref record.Ref, timezone string, a
 			words += "; expected by the rule " + a.Rule
 		}
 		if k := a.Acknowledged; k != nil {
-			words += fmt.Sprintf("; %s works on it since %s", task.ActorName(k.By), at(k.At))
+			words += fmt.Sprintf("; %s works on it since %s", k.By.Name(), at(k.At))
 		}
 		if a.Silence != nil {
 			words += "; " + wording.AlertSilenceText(a.Silence, at)

@@ -47,7 +47,7 @@ func Board(r *rand.Rand) task.Board {
 	}
 
 	for i := range some() {
-		b.Freezes = append(b.Freezes, task.Freeze{Namespace: []string{"", "prod", "test", "ops"}[i], Since: ago(), By: pick("", "ann"), Reason: "INC-42"})
+		b.Freezes = append(b.Freezes, task.Freeze{Namespace: []string{"", "prod", "test", "ops"}[i], Since: ago(), By: task.NewActor(pick("", "ann")), Reason: "INC-42"})
 	}
 	for i := range r.IntN(2) * r.IntN(b.ShardCount) {
 		b.Missing = append(b.Missing, i)

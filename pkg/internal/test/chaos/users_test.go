@@ -169,7 +169,7 @@ func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, 
 	switch {
 	case what == "cancel":
 		_, err = api.Runs.Cancel(ctx, usersSpace, name, run.ID)
-	case run.PausedBy == "":
+	case run.PausedBy == nil:
 		_, err = api.Runs.Pause(ctx, usersSpace, name, run.ID)
 	default:
 		_, err = api.Runs.Resume(ctx, usersSpace, name, run.ID)

@@ -173,7 +173,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 
 	exists := t.entry != nil && t.entry.UID == a.UID
 	if !exists {
-		if a.Closed.Why != task.AlertDeleted && (a.Closed.Why != task.AlertDismissed || a.Closed.By == "") {
+		if a.Closed.Why != task.AlertDeleted && (a.Closed.Why != task.AlertDismissed || a.Closed.By == nil) {
 			wrong("its task does not exist")
 		}
 		return
@@ -220,7 +220,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 // checkDismissed judges an alert that closes because its dead runs are gone. A person who dismisses the last one closes the alert in the
 // same revision. A run that was started again decides by its end.
 func (j *alertJudge) checkDismissed(d *delta, t *taskHistory, p taskPast, ch *alertChange, wrong func(string, ...any)) {
-	byPerson := ch.alert.Closed.By != ""
+	byPerson := ch.alert.Closed.By != nil
 
 	left := p.dead
 	for k, dead := range d.dead {
@@ -288,7 +288,7 @@ func (j *alertJudge) checkEnd() {
 		case !j.alertsOf(t).Expects(ch.alert.Kind):
 			j.breachTask("G58", ch.ref, 0, key, "an alert is open that the task does not expect")
 		case isAboutSuccess(ch.alert.Kind):
-			if p := t.entry.Pause(); t.entry.Paused && p != nil && p.By != task.PausedByFailures && p.Until.IsZero() {
+			if p := t.entry.Pause(); t.entry.Paused && p != nil && !p.By.Is(task.PausedByFailures) && p.Until.IsZero() {
 				j.breachTask("G58", ch.ref, 0, key, "the alert %s is open, but a person has paused the task", ch.alert.Kind)
 			}
 		case ch.alert.Kind == task.AlertFailures && t.pastOf(t.entry.incarnation).dead == 0:
@@ -311,7 +311,7 @@ func (j *alertJudge) hasOpenAlert(t *taskHistory, kind task.AlertKind) bool {
 // themselves do not count.
 func (j *alertJudge) isPausedTooLong(t *taskHistory) bool {
 	a, p := j.alertsOf(t), t.entry.Pause()
-	if a == nil || a.MaxPause == 0 || !t.entry.Paused || p == nil || p.Since.IsZero() || p.By == task.PausedByFailures || !p.Until.IsZero() {
+	if a == nil || a.MaxPause == 0 || !t.entry.Paused || p == nil || p.Since.IsZero() || p.By.Is(task.PausedByFailures) || !p.Until.IsZero() {
 		return false
 	}
 
@@ -327,7 +327,7 @@ func (t *taskHistory) hasEnded(run string) bool {
 // isPauseOver reports whether no pause by a person is in force.
 func (t *taskHistory) isPauseOver(at time.Time) bool {
 	p := t.entry.Pause()
-	return p == nil || p.By == task.PausedByFailures || p.Over(at)
+	return p == nil || p.By.Is(task.PausedByFailures) || p.Over(at)
 }
 
 // hasSucceeded reports whether a run of the task succeeded within the time that the task expects before an instant. That time is

@@ -34,7 +34,7 @@ func (h hand) alert(change func(a *task.Alert)) op {
 
 // closedAs returns the closing of the alert.
 func (h hand) closedAs(why task.AlertReason, by string) op {
-	return h.alert(func(a *task.Alert) { a.Closed = &task.AlertClose{At: h.time(), Why: why, By: by} })
+	return h.alert(func(a *task.Alert) { a.Closed = &task.AlertClose{At: h.time(), Why: why, By: task.NewActor(by)} })
 }
 
 // dead returns the deletion of the dead run of a tick.
@@ -198,7 +198,7 @@ func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
 func TestCheck_AlertsAboutPauses(t *testing.T) {
 	pausedSince := func(h hand, by string) {
 		h.txn(h.knows(func(e *task.Entry, own *task.Own) {
-			e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: by}}
+			e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: task.NewActor(by)}}
 		}))
 	}
 	opened := func(h hand, closed *task.AlertClose) {
@@ -308,7 +308,7 @@ func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
 		"no deadline": {"G57", false, at(36, func(h hand) { opened(h, 19) })},
 		"paused": {"G57", false, func(h hand) {
 			h.txn(h.knows(func(e *task.Entry, own *task.Own) {
-				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: "ann"}}
+				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: task.NewActor("ann")}}
 			}))
 			at(36, func(h hand) { opened(h, 20) })(h)
 		}},
@@ -329,7 +329,7 @@ func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
 		"does not close": {"G58", true, func(h hand) {
 			at(36, func(h hand) { opened(h, 20) })(h)
 			h.txn(h.knows(func(e *task.Entry, own *task.Own) {
-				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: "ann"}}
+				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: task.NewActor("ann")}}
 			}))
 		}},
 	} {

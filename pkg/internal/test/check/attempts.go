@@ -32,9 +32,9 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 	switch {
 	case still && before.State != task.Paused && !put.PauseRequested:
 		wrong("run %s is paused without a request")
-	case before.PauseRequested && !put.PauseRequested && put.ResumedBy == "" && (put.Message == "" || still):
+	case before.PauseRequested && !put.PauseRequested && put.ResumedBy == nil && (put.Message == "" || still):
 		wrong("a pause of run %s was overwritten")
-	case put.PauseRequested && put.PausedBy == "":
+	case put.PauseRequested && put.PausedBy == nil:
 		wrong("the pause of run %s has no requester")
 	}
 
@@ -45,7 +45,7 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 
 // checkNotPaused checks that a record outside of an inbox does not describe a paused run.
 func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Run, key string) {
-	if !rec.PausedAt.IsZero() || rec.PausedBy != "" || rec.State == task.Paused {
+	if !rec.PausedAt.IsZero() || rec.PausedBy != nil || rec.State == task.Paused {
 		j.breachTask("state", ch.ref, r.tick, key, "run %s is marked as paused but is on no node", ch.id)
 	}
 }

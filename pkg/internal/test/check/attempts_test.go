@@ -15,9 +15,9 @@ func (s *sim) put(t *simTask) {
 // ask requests a pause, or the end of one.
 func (s *sim) ask(t *simTask, pause bool) {
 	a := t.active
-	a.PauseRequested, a.PausedBy, a.ResumedBy = pause, "ann", ""
+	a.PauseRequested, a.PausedBy, a.ResumedBy = pause, task.NewActor("ann"), nil
 	if !pause {
-		a.ResumedBy = "bob"
+		a.ResumedBy = task.NewActor("bob")
 	}
 
 	s.put(t)
@@ -34,7 +34,7 @@ func (s *sim) obey(t *simTask) {
 	case a.PauseRequested && a.State != task.Paused:
 		a.State, a.PausedAt = task.Paused, s.time()
 	case !a.PauseRequested && a.State == task.Paused:
-		a.State, a.PausedAt, a.PausedBy, a.PausedMS = task.Running, task.Time{}, "", a.PausedMS+5
+		a.State, a.PausedAt, a.PausedBy, a.PausedMS = task.Running, task.Time{}, nil, a.PausedMS+5
 	}
 
 	s.put(t)
@@ -77,7 +77,7 @@ func TestCheck_Pauses(t *testing.T) {
 			s.round(0)
 			s.running(one)
 			s.ask(one, true)
-			one.active.PauseRequested, one.active.PausedBy, one.active.Message = false, "", "it could not be"
+			one.active.PauseRequested, one.active.PausedBy, one.active.Message = false, nil, "it could not be"
 			s.put(one)
 			s.finish(one, task.Succeeded)
 		}},
@@ -91,7 +91,7 @@ func TestCheck_Pauses(t *testing.T) {
 			s.pass(1)
 			s.round(0)
 			s.ask(one, true)
-			one.active.PauseRequested, one.active.PausedBy, one.active.State = false, "", task.Running
+			one.active.PauseRequested, one.active.PausedBy, one.active.State = false, nil, task.Running
 			s.put(one)
 		}},
 		{"nobody knows since when", "state", func(s *sim, one *simTask) {

@@ -112,7 +112,7 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
 	}
 
-	by := ""
+	var by *task.Actor
 	if p := next.Pause(); p != nil {
 		by = p.By
 	}
@@ -123,7 +123,7 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 		j.breachTask("G24", t.ref, 0, ch.key, "%d runs in a row have failed, but the task is not paused", is.Failures)
 	case next.Paused && !old.Paused && is.Failures < next.PauseAfter:
 		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused after %d failures in a row, not %d", is.Failures, next.PauseAfter)
-	case next.Paused && !old.Paused && by != task.PausedByFailures:
+	case next.Paused && !old.Paused && !by.Is(task.PausedByFailures):
 		j.breachTask("G24", t.ref, 0, ch.key, "the task is paused for its failures, but the record names %q", by)
 	}
 }

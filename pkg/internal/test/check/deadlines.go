@@ -142,5 +142,5 @@ func isAboutSuccess(kind task.AlertKind) bool {
 // isPausedByPerson reports whether a person has paused a task at an instant, or at most a tolerance later.
 func (j *alertJudge) isPausedByPerson(e *task.Entry, at time.Time) bool {
 	p := e.Pause()
-	return e.Paused && (p == nil || p.By != task.PausedByFailures && !p.Over(at.Add(j.tolerance())))
+	return e.Paused && (p == nil || !p.By.Is(task.PausedByFailures) && !p.Over(at.Add(j.tolerance())))
 }

@@ -413,15 +413,15 @@ func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
 	ch := &deadChange{key: ev.Key, create: ev.CreateRevision}
 	if !ev.Deleted {
 		var r struct {
-			State task.State `json:"state"`
-			By    string     `json:"dismissed_by"`
+			State task.State  `json:"state"`
+			By    *task.Actor `json:"dismissed_by"`
 		}
 		if err := json.Unmarshal(ev.Value, &r); err != nil || r.State == "" {
 			dec.addViolation("form", ev.Key, "unreadable record of a dead run")
 			r.State = task.Failed
 		}
 
-		ch.state, ch.by = r.State, r.By
+		ch.state, ch.dismissed = r.State, r.By != nil
 	}
 
 	d.dead[runRef{k.Ref, k.Run}] = ch

@@ -178,9 +178,9 @@ type deadChange struct {
 	state task.State // "": deleted
 	// create is the create revision of the record.
 	create int64
-	// by names who dismissed the run, if the record says so. A dismissal writes this first and deletes the
+	// dismissed says that the record names who dismissed the run. A dismissal writes this first and deletes the
 	// record in a second transaction.
-	by string
+	dismissed bool
 }
 
 func newKeptChanges() keptChanges {

@@ -152,7 +152,7 @@ func TestCheck_Times(t *testing.T) {
 	pausedTill := func(seconds float64) func(*task.Entry) {
 		return func(e *task.Entry) {
 			e.Paused = true
-			e.Own = &task.Own{Pauses: []task.Pause{{Since: e.From, By: "ann", Until: task.At(time.UnixMilli(simStart + int64(seconds*1000)))}}}
+			e.Own = &task.Own{Pauses: []task.Pause{{Since: e.From, By: task.NewActor("ann"), Until: task.At(time.UnixMilli(simStart + int64(seconds*1000)))}}}
 		}
 	}
 
@@ -284,7 +284,7 @@ func TestCheck_OwnCounters(t *testing.T) {
 		return h.knows(func(e *task.Entry, o *task.Own) {
 			o.Failures, o.Counted, e.Paused = failures, h.rev, paused
 			if paused {
-				o.Pauses = []task.Pause{{Since: h.time(), By: task.PausedByFailures, Reason: "failed"}}
+				o.Pauses = []task.Pause{{Since: h.time(), By: task.NewActor(task.PausedByFailures), Reason: "failed"}}
 			}
 		})
 	}

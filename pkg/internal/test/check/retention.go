@@ -34,7 +34,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 	}
 
 	for k, ch := range d.dead {
-		if ch.by != "" && j.cluster.taskOf(k.ref).dead[k.id] != 0 {
+		if ch.dismissed && j.cluster.taskOf(k.ref).dead[k.id] != 0 {
 			continue // a dismissal of a dead run: the record is deleted next
 		}
 
@@ -258,7 +258,7 @@ func (j *retentionJudge) checkKept(d *delta) {
 func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	t := j.cluster.taskOf(ch.ref)
 	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].deleted
-	if !j.opts.Remembered || taken == nil || taken.CancelRequested || ch.ended.CancelledBy != "" || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
+	if !j.opts.Remembered || taken == nil || taken.CancelRequested || ch.ended.CancelledBy != nil || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
 		return
 	}
 
@@ -331,4 +331,4 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 }
 
 // deletedByTTL reports whether a tombstone describes a deletion by ttl, which no user requested.
-func deletedByTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy == task.PausedByFailures }
+func deletedByTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy.Is(task.PausedByFailures) }

@@ -27,7 +27,7 @@ func (h hand) asked(reason string) op {
 }
 
 func (h hand) freeze(namespace string) int64 {
-	return h.txn(op{h.keys.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: namespace, Since: h.time(), By: "ann"}}}})
+	return h.txn(op{h.keys.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: namespace, Since: h.time(), By: task.NewActor("ann")}}}})
 }
 
 // obeys makes node a announce the revision of the freezes that it has confirmed.
@@ -250,7 +250,7 @@ func TestCheck_Remembered(t *testing.T) {
 
 	dismiss := func(h hand) {
 		key := h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))
-		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, Requests: task.Requests{DismissedBy: "ann"}}})
+		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, Requests: task.Requests{DismissedBy: task.NewActor("ann")}}})
 		h.txn(op{key, nil})
 	}
 
@@ -386,7 +386,7 @@ func undeletes(h hand, change func(was *tombstone, is *task.Task)) {
 	spec := task.Defaults()
 	spec.Namespace, spec.Name, spec.Schedule, spec.Timeout = h.ref.Namespace, h.ref.Name, task.Schedules{"@daily"}, task.Duration(time.Minute)
 	copied := spec
-	was := tombstone{UID: h.simTask.entry.UID, DeletedAt: h.time(), DeletedBy: "ann", Spec: &copied}
+	was := tombstone{UID: h.simTask.entry.UID, DeletedAt: h.time(), DeletedBy: task.NewActor("ann"), Spec: &copied}
 	is := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: h.time(), Change: task.ChangeUndeleted}
 	change(&was, &is)
 

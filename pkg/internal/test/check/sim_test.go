@@ -209,7 +209,7 @@ func (s *sim) pause(t *simTask) { s.update(t, false, func() { t.entry.Paused = t
 func (s *sim) resume(t *simTask) { s.update(t, true, func() { t.entry.Paused = false }) }
 
 func (s *sim) remove(t *simTask) {
-	s.bury(t, tombstone{UID: t.entry.UID, DeletedAt: s.time(), DeletedBy: "ann"})
+	s.bury(t, tombstone{UID: t.entry.UID, DeletedAt: s.time(), DeletedBy: task.NewActor("ann")})
 }
 
 func (s *sim) bury(t *simTask, grave tombstone) {

@@ -77,10 +77,10 @@ type keptRecords struct {
 
 // tombstone is the record of a deleted task.
 type tombstone struct {
-	UID       string    `json:"uid"`
-	DeletedAt task.Time `json:"deleted_at"`
-	DeletedBy string    `json:"deleted_by"`
-	Why       string    `json:"why"`
+	UID       string      `json:"uid"`
+	DeletedAt task.Time   `json:"deleted_at"`
+	DeletedBy *task.Actor `json:"deleted_by"`
+	Why       string      `json:"why"`
 
 	Spec *task.Spec `json:"spec,omitempty"` // what undelete creates
 }

@@ -129,7 +129,7 @@ func (w *world) countRecords() {
 			"range of skipped ticks grows": k.Kind == record.KindEnded && has(`"state":"skipped"`) && e.CreateRevision != e.ModRevision,
 			"dead run":                     k.Kind == record.KindDead && !e.Deleted,
 			"dead run again":               k.Kind == record.KindQueued && has(`"retry_of":`),
-			"task paused by its failures":  k.Kind == record.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
+			"task paused by its failures":  k.Kind == record.KindEntry && has(`"by":{"subject":"`+task.PausedByFailures+`"`),
 			"run waits for its target":     k.Kind == record.KindQueued && has(`"unsent":{`) && has(`"reason":"target_down"`),
 			"tick waits for a target":      k.Kind == record.KindQueued && has(`"reason":"target_down"`) && !has(`"unsent":{`),
 			"run paused":                   strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"paused"`),
@@ -142,7 +142,7 @@ func (w *world) countRecords() {
 			"part lost":                    k.Kind == record.KindPart && has(`"state":"lost"`),
 			"part tried again":             k.Kind == record.KindQueued && has(`"trigger":"part"`) && has(`"reason":"retry"`),
 			"task with all its runs":       k.Kind == record.KindEntry && isUsedUp(e.Value),
-			"task deleted by its ttl":      strings.HasPrefix(e.Key, keys.Tombstones()) && has(`"deleted_by":"`+task.PausedByFailures+`"`),
+			"task deleted by its ttl":      strings.HasPrefix(e.Key, keys.Tombstones()) && has(`"deleted_by":{"subject":"`+task.PausedByFailures+`"`),
 		} {
 			if is && (inShard || !e.Deleted) {
 				w.counts[what]++

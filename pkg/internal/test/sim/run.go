@@ -355,7 +355,7 @@ func (w *world) resumeAll() {
 
 	for _, h := range held {
 		if h.PauseRequested {
-			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // a conflict is resolved by the next call
+			_, _ = w.admin.ResumeActive(w.life, h, task.NewActor("nobody")) // a conflict is resolved by the next call
 		}
 	}
 }

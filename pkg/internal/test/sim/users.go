@@ -180,7 +180,7 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 	case "turn": // pauses a run, or resumes a paused one
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
-			if r := pickRandom(u.rng, runs); r.PausedBy == "" {
+			if r := pickRandom(u.rng, runs); r.PausedBy == nil {
 				_, err = c.Runs.Pause(ctx, simNamespace, name, r.ID)
 			} else {
 				_, err = c.Runs.Resume(ctx, simNamespace, name, r.ID)
