@@ -29,8 +29,11 @@ func parseTerm(w queryWord) (t queryTerm, err error) {
 	}
 
 	i := slices.IndexFunc(queryKeys, func(k queryKey) bool { return k.name == t.key })
+	if meant := keySynonyms[t.key]; meant != "" {
+		return t, task.Invalid(task.CodeBadValue, "", "%s is not one of %s; did you mean %s?", task.Quote(t.key), strings.Join(QueryKeys(), ", "), meant)
+	}
 	if i < 0 {
-		return t, task.NoneOf(task.CodeBadValue, "", t.key, queryKeyNames()...)
+		return t, task.NoneOf(task.CodeBadValue, "", t.key, QueryKeys()...)
 	}
 
 	if t.form == formContains && t.key != "name" {
@@ -40,15 +43,8 @@ func parseTerm(w queryWord) (t queryTerm, err error) {
 	return t, queryKeys[i].parse(&t, rest.slice(sign+1, len(rest.text)))
 }
 
-// queryKeyNames returns the names of all keys.
-func queryKeyNames() []string {
-	names := make([]string, len(queryKeys))
-	for i, k := range queryKeys {
-		names[i] = k.name
-	}
-
-	return names
-}
+// keySynonyms are words of other tools for keys.
+var keySynonyms = map[string]string{"status": "state", "result": "state", "tag": "label", "labels": "label", "ns": "namespace", "task": "name"}
 
 // parseWord parses a term without a key. It refuses what was probably meant as another term, because no name contains
 // such characters.
@@ -59,7 +55,7 @@ func parseWord(t *queryTerm, w queryWord) error {
 	}
 
 	before, _, _ := strings.Cut(w.text[:at], " ")
-	switch known := slices.Contains(queryKeyNames(), before); {
+	switch known := slices.Contains(QueryKeys(), before); {
 	case known && strings.IndexByte("<>=", w.text[at]) >= 0:
 		return task.Invalid(task.CodeBadValue, "", "a key is followed by a colon; did you mean %s:%s?", before, w.text[at:])
 	case w.text[at] == '!' && at == 0:
@@ -320,6 +316,8 @@ func parseSpanTerm(t *queryTerm, w queryWord, most time.Duration, others string)
 	d, err := task.ParseDuration("", rest.text)
 	ok := err == nil && d >= 0
 	switch {
+	case err != nil && found:
+		return err
 	case !ok && found:
 		return task.Invalid(task.CodeBadDuration, "", "%s is not a duration, such as 90s, 10m, 1h30m or 2d", task.Quote(rest.text))
 	case !ok:
