@@ -37,12 +37,12 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
   carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
   carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
 		Args:              factory.Args(1, 1, "the task's name"),
-		ValidArgsFunction: complete.Task(f),
+		ValidArgsFunction: complete.At(complete.Runs(f), nil),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29 02:30, 02:30 for today, yesterday 18:00, or a date")
-	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`")
-	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME` (default now)")
+	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`, or a duration ago such as 2d")
+	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME`, or a duration ago (default now)")
 	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {

@@ -157,6 +157,12 @@ func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) 
 			continue
 		}
 
+		// A range ends now by default, so a duration in it is that long ago, as it is for --since.
+		base.Direction = schedule.Nearest
+		if _, err := task.ParseDuration("", *p.text); err == nil && p.name != "at" {
+			base.Direction = schedule.Past
+		}
+
 		m, err := why.ReadMoment(*p.text, base)
 		if err != nil {
 			return q, task.Under(p.name, err)
