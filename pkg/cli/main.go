@@ -75,7 +75,10 @@ func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daem
 		err = failure.Usage("%s", err) // an error of cobra about the words of the command line
 	}
 
-	return f.Report(err)
+	exit := f.Report(err)
+	f.PrintHeldHints()
+
+	return exit
 }
 
 // follows reports whether a command continues until the user ends it. To interrupt it is no failure, so it prints no error.

@@ -55,6 +55,8 @@ type Factory struct {
 	Parsed   bool     // the words and flags were parsed successfully
 	LastHint string   // the hint that was printed last
 
+	allowHints *allowHints // held back until the end
+
 	AllNamespaces bool
 	Yes           bool
 	NoInput       bool
@@ -81,6 +83,8 @@ func New(sys IO) *Factory {
 		LookupTimeout: 2 * time.Second, RescanEvery: 5 * time.Second, NodeTimeout: 3 * time.Second,
 
 		UnitDirs: []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"},
+
+		allowHints: &allowHints{},
 
 		In: sys.In, Env: sys.Env, Version: sys.Version,
 		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor,

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -61,12 +63,77 @@ func (f *Factory) Report(err error) int {
 		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(one.Error()))
 	}
 
+	if f.allowHints.add(fail.Hint) {
+		return fail.Exit // PrintHeldHints prints one for all tasks
+	}
 	if fail.Hint != "" && fail.Hint != f.LastHint { // a hint is printed only once for several errors of the same kind
 		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(fail.Hint)))
 		f.LastHint = fail.Hint
 	}
 
 	return fail.Exit
+}
+
+// PrintHeldHints prints what Report has held back until the end.
+func (f *Factory) PrintHeldHints() {
+	for _, hint := range f.allowHints.join() {
+		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(hint)))
+	}
+}
+
+// allowHints joins the hints about what namespaces must allow. Each names the flags of carillon namespace update for one task,
+// and a flag replaces its whole list. So of several hints, the last one would take back what the others allow.
+type allowHints struct {
+	order []string                       // the beginnings of hints, which name a namespace
+	flags map[string]map[string][]string // by beginning and flag: the values
+}
+
+// allowPattern matches such a hint: its beginning and its flags.
+var allowPattern = regexp.MustCompile(`^(an administrator can allow it: carillon namespace update \S+)((?: --[a-z-]+(?: [^- ]\S*)?)+)$`)
+
+// add adds a hint. It returns false if the hint is about something else.
+func (a *allowHints) add(hint string) bool {
+	m := allowPattern.FindStringSubmatch(hint)
+	if m == nil {
+		return false
+	}
+
+	if a.flags == nil {
+		a.flags = map[string]map[string][]string{}
+	}
+	if a.flags[m[1]] == nil {
+		a.order, a.flags[m[1]] = append(a.order, m[1]), map[string][]string{}
+	}
+
+	for _, flag := range strings.Split(m[2], " --")[1:] {
+		name, list, _ := strings.Cut(flag, " ")
+		values := a.flags[m[1]][name]
+		for _, v := range strings.Split(strings.Trim(list, "'"), ",") {
+			if !slices.Contains(values, v) {
+				values = append(values, v)
+			}
+		}
+		a.flags[m[1]][name] = values
+	}
+
+	return true
+}
+
+// join returns one hint for each namespace.
+func (a *allowHints) join() (hints []string) {
+	for _, begin := range a.order {
+		hint := begin
+		for _, name := range slices.Sorted(maps.Keys(a.flags[begin])) {
+			list := strings.Join(a.flags[begin][name], ",")
+			if strings.Contains(list, "*") {
+				list = "'" + list + "'" // for the shell
+			}
+			hint += strings.TrimRight(" --"+name+" "+list, " ")
+		}
+		hints = append(hints, hint)
+	}
+
+	return hints
 }
 
 // problemWithLocation returns an error as -o json shows it.

@@ -223,3 +223,20 @@ func TestReport_HintsAtFlagsForErrorsOfTheConnection(t *testing.T) {
 		}
 	}
 }
+
+// A flag of namespace update replaces its list, so the hints for several tasks become one.
+func TestReport_JoinsWhatNamespacesMustAllow(t *testing.T) {
+	d := factorytest.New("")
+	for _, flags := range []string{"a --run-as root --shell", "a --run-as nobody --shell", "b --groups '*,docker'", "a --run-as root,ann --env-files /etc/x", "b --shell"} {
+		d.Report(&client.Error{Status: 422, Code: task.CodeNotAllowed, Message: "m", Hint: "an administrator can allow it: carillon namespace update " + flags})
+	}
+	if strings.Contains(d.Errs.String(), "hint") {
+		t.Errorf("before the end: %s", d.Errs.String())
+	}
+
+	d.PrintHeldHints()
+	const begin = "hint: an administrator can allow it: carillon namespace update "
+	if got, want := d.Errs.String(), begin+"a --env-files /etc/x --run-as root,nobody,ann --shell\n"+begin+"b --groups '*,docker' --shell\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
