@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -93,6 +94,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		t, err := write(cmd.Context(), name.Namespace, spec)
+		if errors.Is(err, task.ErrExists) {
+			return f.Explain(err).WithHint("to change it: carillon task update %s, or carillon apply -f FILE", selection.Show(f, name))
+		}
 		if err != nil {
 			return err
 		}

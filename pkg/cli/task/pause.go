@@ -80,6 +80,9 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 			return c.Tasks.Resume(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {
+			if t.Result == client.Unchanged {
+				return "not paused: " + selection.Show(f, r) + view.NextText(f, t)
+			}
 			return "resumed " + selection.Show(f, r) + view.NextText(f, t)
 		})
 

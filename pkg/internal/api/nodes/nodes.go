@@ -7,6 +7,7 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -106,6 +107,9 @@ func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, erro
 // requestState requests a state of another node and waits until that node has announced it.
 func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.Answer, error) {
 	n, err := h.Store.Node(c.Context(), name)
+	if errors.Is(err, task.ErrNotFound) {
+		return httpapi.Answer{}, httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "node %s: not found", name)
+	}
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
