@@ -10,10 +10,10 @@ mkdir -p "$(dirname "$page")"
 [[ -x $carillon ]] || die "build/carillon is missing: run \`make docs\`"
 unset "${!CARILLON_@}" 2>/dev/null || true
 
-# The page describes the global flags and the names of runs once. It describes defaults that
-# depend on the host in words.
-help_of() {
-	"$carillon" "$@" --help | awk '
+# shorten: print a help without what the page contains once: the global flags and the names of
+# runs. It describes defaults that depend on the host in words.
+shorten() {
+	awk '
 		/^Global flags:/ { skip = 1 }
 		/^A run is named by/ { skip = 1; print "How a run is named: see \"Run names\" below."; print ""; next }
 		/^$/ { if (skip) { skip = 0; next } }
@@ -24,9 +24,9 @@ help_of() {
 		-e '/^ *-h, --help /d' -e '/^Flags:$/{N;/^Flags:\n$/d;}'
 }
 
-# below COMMAND...: print the subcommands, in the groups of the help.
+# below: print the subcommands that a help lists, in its groups.
 below() {
-	"$carillon" "$@" --help | awk '
+	awk '
 		/^Usage:$/ { usage = 1 } # skip descriptions and examples, which may contain lists
 		/^(Usage|Examples|Flags|Global flags|Topics.*):$/ || /^Topics/ { on = 0; next }
 		usage && /^[A-Z].*:$/ { on = 1; next }
@@ -34,18 +34,13 @@ below() {
 	' | grep -vxE 'completion|help' || true
 }
 
-section() { # LEVEL COMMAND...
-	local level=$1
-	shift
-	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(help_of "$@")"
-}
-
 # sections LEVEL COMMAND...: print a command and all its subcommands.
 sections() {
-	local level=$1 sub
+	local level=$1 help sub
 	shift
-	section "$level" "$@"
-	for sub in $(below "$@"); do sections "$level#" "$@" "$sub"; done
+	help=$("$carillon" "$@" --help)
+	printf '\n%s carillon %s\n\n```\n%s\n```\n' "$level" "$*" "$(shorten <<<"$help")"
+	for sub in $(below <<<"$help"); do sections "$level#" "$@" "$sub"; done
 }
 
 topic() { # NAME TITLE
@@ -67,9 +62,10 @@ The server is the first of these that is set: `--server`, `CARILLON_SERVER`, the
 it is the node on this host: its unix socket `/run/carillon/api.sock` if you may open it, else `http://127.0.0.1:7070`. The
 token, the namespace and the TLS files follow the same order.
 END
-	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" shows the help/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
+	help=$("$carillon" --help)
+	printf '\n## carillon\n\n```\n%s\n```\n' "$(sed '/^Flags:/,/^$/d; /COMMAND --help" shows the help/d' <<<"$help" | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
-	for command in $(below); do
+	for command in $(below <<<"$help"); do
 		sections '##' "$command"
 	done
 	topic contexts "Contexts"
