@@ -20,6 +20,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,8 +234,24 @@ func (c *Call) Decode(v any) error {
 	if c.Body == nil {
 		return nil
 	}
-	return task.DecodeStrict(c.Body, v)
+
+	err := task.DecodeStrict(c.Body, v)
+	if err != nil {
+		err = bodyError{error: err, of: reflect.TypeOf(v)}
+	}
+
+	return err
 }
+
+// bodyError is an error of a body, with the type of the body: keys of maps may contain dots, so the type decides which pointers the
+// problems have.
+type bodyError struct {
+	error
+	of reflect.Type
+}
+
+// Unwrap returns the error without the type.
+func (b bodyError) Unwrap() error { return b.error }
 
 // CheckTime rejects times outside the years that schedules support.
 func CheckTime(field string, t task.Time) error {

@@ -122,9 +122,15 @@ func fieldProblems(err error) (list []client.FieldProblem) {
 		return nil
 	}
 
+	of := reflect.TypeFor[task.Spec]() // only tasks have problems that are not found by Call.Decode
+	var body bodyError
+	if errors.As(err, &body) {
+		of = body.of
+	}
+
 	for _, p := range all {
 		field := Shorten(p.Field) // first, because a pointer takes time for each part of the path
-		pointer := task.JSONPointer(reflect.TypeFor[task.Spec](), field)
+		pointer := task.JSONPointer(of, field)
 		list = append(list, client.FieldProblem{Pointer: Shorten(pointer), Detail: p.Message, Code: p.Code, Field: field})
 	}
 

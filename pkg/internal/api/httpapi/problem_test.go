@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -61,5 +62,19 @@ func TestAsFailure_ShortensPathsBeforeItUsesThem(t *testing.T) {
 	}
 	if len(f.Errors) != 2 || len(f.Errors[1].Pointer) > 210 || len(f.Errors[1].Field) > 210 {
 		t.Errorf("got %d problems, %+v", len(f.Errors), f.Problem)
+	}
+}
+
+// Pointers are those of the body that the request has, which need not be a task.
+func TestAsFailure_PointsIntoTheBodyOfTheRequest(t *testing.T) {
+	var trigger client.TriggerRequest
+	err := (&httpapi.Call{Body: []byte(`{"env":{"A.B":1,"C.D":2}}`)}).Decode(&trigger)
+
+	var pointers []string
+	for _, p := range httpapi.AsFailure(err).Errors {
+		pointers = append(pointers, p.Pointer)
+	}
+	if got := strings.Join(pointers, " "); got != "#/env/A.B #/env/C.D" {
+		t.Errorf("got %s", got)
 	}
 }
