@@ -29,7 +29,6 @@ package boots
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,7 +36,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/leaderterm"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -49,8 +48,6 @@ const (
 	// passEvery is the shortest interval between two comparisons of the nodes with their records. All nodes together announce
 	// themselves many times a second.
 	passEvery = time.Second
-	// passTimeout is the time limit of all requests of one pass.
-	passTimeout = time.Minute
 	// seenEvery is how old the time at which a node was seen may become while it is present.
 	seenEvery = 24 * time.Hour
 	// startWithin is how long a run may wait for its node, unless the task has a start deadline. A node that never returns, or that
@@ -103,34 +100,16 @@ func (w *Watcher) Run(ctx context.Context, fence kv.Fence) error {
 	changed.Send()
 
 	t := &term{Watcher: w, fence: fence}
-	failing := false
-	for {
+	pass := func(ctx context.Context) error {
 		err := t.makePass(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, task.ErrFenced):
-			return err
-		case err != nil:
-			// What was written is not known. The next pass reads it.
-			t.known = nil
-			changed.Send()
-			if !failing && !errors.Is(err, task.ErrConflict) { // log only the first of consecutive failures
-				t.log.Warn("could not create the runs for the boots of nodes; retrying", zap.Error(err))
-			}
-		}
-		failing = err != nil
-
-		if !clock.Sleep(ctx, passEvery) {
-			return ctx.Err()
+		if err != nil {
+			t.known = nil // what was written is not known; the next pass reads it
 		}
 
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
-		}
+		return err
 	}
+
+	return leaderterm.Loop{Pass: pass, Every: passEvery, Changed: changed, Failure: "could not create the runs for the boots of nodes; retrying", Log: w.log}.Run(ctx)
 }
 
 // term is what a leader knows in one term.
@@ -142,9 +121,6 @@ type term struct {
 
 // makePass handles the boots of all nodes that are not handled yet.
 func (t *term) makePass(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	// Without a clock, runs have no time and no deadline.
 	if t.cfg.MayWrite() != nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/daemon/boots"
+	"github.com/carillonhq/carillon/pkg/daemon/leaderterm/leadertest"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -25,15 +25,10 @@ import (
 
 // world is a cluster on an etcd in memory, in virtual time. The test registers nodes, and a Watcher runs while the world leads.
 type world struct {
-	*testing.T
-	store   *store.Store
-	etcd    *kv.Client
+	*leadertest.World
 	writes  *crashing
-	keys    record.Keys
 	watcher *boots.Watcher
 	changed wake.Signal
-	terms   int
-	stop    func()
 
 	mu         sync.Mutex
 	nodes      map[string]task.Node
@@ -47,7 +42,7 @@ type crashing struct {
 	kv.Committer
 	at     int // the number of the write, from 1; 0: none
 	how    string
-	leader context.CancelFunc
+	leader func()
 	number int
 }
 
@@ -80,21 +75,15 @@ func (c *crashing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 func inWorld(t *testing.T, story func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		keys, err := record.NewKeys("/t")
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		w := &world{T: t, etcd: kvtest.Memory(t), keys: keys, changed: wake.NewSignal(), stop: func() {}, nodes: map[string]task.Node{},
-			namespaces: map[string]*task.Namespace{"default": {}, "db": {Nodes: "role = db"}}}
-		w.writes = &crashing{Committer: kv.Direct(w.etcd)}
-		w.store = store.New(w.etcd, w.writes, keys)
-		if _, _, err := w.store.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess()); err != nil {
-			t.Fatal(err)
-		}
+		w := &world{writes: &crashing{}, changed: wake.NewSignal(), nodes: map[string]task.Node{}, namespaces: map[string]*task.Namespace{"default": {}, "db": {Nodes: "role = db"}}}
+		w.World = leadertest.New(t, func(etcd kv.Committer) kv.Committer {
+			w.writes.Committer = etcd
+			return w.writes
+		})
+		w.writes.leader = w.Kill
 
 		w.watcher = boots.New(boots.Config{
-			Store: w.store, Task: w.ref, Now: time.Now, Logger: zap.NewNop(), MayWrite: func() error { return nil },
+			Store: w.Store, Task: w.Ref, Now: time.Now, Logger: zap.NewNop(), MayWrite: func() error { return nil },
 			Subscribe: func(s wake.Signal) func() {
 				w.changed = s
 				return func() {}
@@ -114,7 +103,6 @@ func inWorld(t *testing.T, story func(w *world)) {
 		})
 
 		w.lead()
-		t.Cleanup(func() { w.stop() })
 		story(w)
 	})
 }
@@ -128,43 +116,11 @@ func (w *world) LimitNode(n task.Node) task.Node {
 
 func (w *world) Namespace(name string) *task.Namespace { return w.namespaces[name] }
 
-func (w *world) ref(ns, name string) record.Ref {
-	return record.Ref{Namespace: ns, Name: name, Shard: len(ns+name) % 4}
-}
-
 // lead ends the present term, and begins another one.
 func (w *world) lead() {
 	w.Helper()
-	w.stop()
-	w.terms++
-
-	key := fmt.Sprintf("%s%d", w.keys.Leader(), w.terms)
-	fence := kv.CreateFence(key, w.put(key, "n1"))
-	ctx, cancel := context.WithCancel(w.Context())
-	w.writes.leader = cancel
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := w.watcher.Run(ctx, fence); !errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrFenced) {
-			w.Errorf("the watcher ended: %v", err)
-		}
-	}()
-
-	w.stop = func() {
-		cancel()
-		<-done
-	}
+	w.Lead(w.watcher.Run)
 	synctest.Wait()
-}
-
-func (w *world) put(key, value string) int64 {
-	w.Helper()
-	res, err := w.etcd.Put(w.Context(), key, value)
-	if err != nil {
-		w.Fatal(err)
-	}
-
-	return res.Header.Revision
 }
 
 // wait lets the watcher look at the nodes.
@@ -181,7 +137,7 @@ func (w *world) join(name, boot string, labels ...string) {
 	for i := 0; i < len(labels); i += 2 {
 		n.Labels[labels[i]] = labels[i+1]
 	}
-	n.Revision = w.put(w.keys.Node(name), boot)
+	n.Revision = w.Put(w.Keys.Node(name), boot)
 
 	w.mu.Lock()
 	w.nodes[name] = n
@@ -198,45 +154,15 @@ func (w *world) leave(name string) {
 }
 
 // addTask creates a task that runs at boot.
-func (w *world) addTask(name string, change func(t *task.Task)) task.Task {
-	w.Helper()
-	ns, name, _ := strings.Cut(name, "/")
-	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), CreatedAt: task.At(time.Now())}
-	t.Namespace, t.Name, t.Schedule, t.Action = ns, name, task.Schedules{task.BootSchedule}, task.Action{Noop: &task.Noop{}}
-	if change != nil {
-		change(&t)
-	}
-	if _, err := w.store.CreateTask(w.Context(), w.ref(ns, name), t, task.NewEntry(t, t.CreatedAt, t.CreatedAt)); err != nil {
-		w.Fatal(err)
-	}
-
-	return t
-}
-
-// edit changes a task.
-func (w *world) edit(name string, change func(t *task.Task)) {
-	w.Helper()
-	ns, name, _ := strings.Cut(name, "/")
-	st, err := w.store.Task(w.Context(), w.ref(ns, name))
-	if err != nil {
-		w.Fatal(err)
-	}
-
-	t := st.Task
-	change(&t)
-	if _, err := w.store.UpdateTask(w.Context(), st, t, task.NewEntry(t, st.Entry.From, st.Entry.Anchor)); err != nil {
-		w.Fatal(err)
-	}
+func (w *world) addTask(name string, change func(t *task.Task)) {
+	w.AddTask(name, task.BootSchedule, change)
 }
 
 // runs returns the runs of a task as "node boot", with the reason if they were skipped.
 func (w *world) runs(name string) []string {
 	w.Helper()
-	ns, name, _ := strings.Cut(name, "/")
-	list, err := w.store.Runs(w.Context(), w.ref(ns, name))
-	if err != nil {
-		w.Fatal(err)
-	}
+	list, err := w.Store.Runs(w.Context(), w.RefOf(name))
+	w.Must(err)
 
 	var words []string
 	for _, r := range list {
@@ -318,12 +244,12 @@ func TestBoots_RunTasksThatRanAtBootBefore(t *testing.T) {
 		w.join("n1", "b1")
 		w.addTask("default/new", nil)
 		w.addTask("default/edited", func(t *task.Task) { t.Schedule = task.Schedules{task.ManualSchedule} })
-		w.edit("default/edited", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
+		w.Edit("default/edited", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
 		w.join("n1", "b1") // its daemon has restarted
 		w.expect("default/new")
 		w.expect("default/edited")
 
-		w.edit("default/new", func(t *task.Task) { t.Schedule = task.Schedules{"@daily"} })
+		w.Edit("default/new", func(t *task.Task) { t.Schedule = task.Schedules{"@daily"} })
 		w.join("n1", "b2")
 		w.expect("default/new")
 		w.expect("default/edited", "n1 b2")
@@ -359,7 +285,7 @@ func TestBoots_ObeyTargetNamespaceAndPolicies(t *testing.T) {
 
 		// Without a deadline, runs wait for a day: nodes may never return.
 		for name, want := range map[string]time.Duration{"deadline": time.Minute, "selected": 24 * time.Hour} {
-			list, err := w.store.Runs(w.Context(), w.ref("default", name))
+			list, err := w.Store.Runs(w.Context(), w.Ref("default", name))
 			if err != nil || len(list) == 0 {
 				t.Fatal(name, list, err)
 			}
@@ -406,7 +332,7 @@ func TestBoots_ForgetNodesThatAreGone(t *testing.T) {
 	t.Parallel()
 	inWorld(t, func(w *world) {
 		known := func() (names []string) {
-			list, err := w.store.Boots(w.Context())
+			list, err := w.Store.Boots(w.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -443,12 +369,12 @@ func TestBoots_TasksAreThoseWithTheSchedule(t *testing.T) {
 	t.Parallel()
 	inWorld(t, func(w *world) {
 		keys := func() (names []string) {
-			res, err := w.etcd.Get(w.Context(), w.keys.BootTasks(), clientv3.WithPrefix())
+			res, err := w.Etcd.Get(w.Context(), w.Keys.BootTasks(), clientv3.WithPrefix())
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, e := range res.Kvs {
-				names = append(names, strings.TrimPrefix(string(e.Key), w.keys.BootTasks()))
+				names = append(names, strings.TrimPrefix(string(e.Key), w.Keys.BootTasks()))
 			}
 			return names
 		}
@@ -463,14 +389,14 @@ func TestBoots_TasksAreThoseWithTheSchedule(t *testing.T) {
 		w.addTask("default/b", func(t *task.Task) { t.Schedule = task.Schedules{"@hourly"} })
 		expect("default/a")
 
-		w.edit("default/b", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
-		w.edit("default/a", func(t *task.Task) { t.Timezone = "Europe/Berlin" })
+		w.Edit("default/b", func(t *task.Task) { t.Schedule = task.Schedules{task.BootSchedule} })
+		w.Edit("default/a", func(t *task.Task) { t.Timezone = "Europe/Berlin" })
 		expect("default/a", "default/b")
 
 		bulk := func(name, schedule string) {
 			t.Helper()
-			ref := w.ref("default", name)
-			st, err := w.store.Task(w.Context(), ref)
+			ref := w.Ref("default", name)
+			st, err := w.Store.Task(w.Context(), ref)
 			change := store.Change{New: &store.Stored{Ref: ref}}
 			if err == nil {
 				change.Old, change.New.Task = &st, st.Task
@@ -480,7 +406,7 @@ func TestBoots_TasksAreThoseWithTheSchedule(t *testing.T) {
 			}
 			change.New.Task.Schedule = task.Schedules{schedule}
 			change.New.Entry = task.NewEntry(change.New.Task, task.At(time.Now()), task.At(time.Now()))
-			if _, _, err := w.store.ChangeTasks(w.Context(), []store.Change{change}); err != nil {
+			if _, _, err := w.Store.ChangeTasks(w.Context(), []store.Change{change}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -488,11 +414,11 @@ func TestBoots_TasksAreThoseWithTheSchedule(t *testing.T) {
 		bulk("b", "@daily")
 		expect("default/a", "default/c")
 
-		st, err := w.store.Revisions(w.Context(), w.ref("default", "a"))
+		st, err := w.Store.Revisions(w.Context(), w.Ref("default", "a"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{}); err != nil {
+		if _, err := w.Store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{}); err != nil {
 			t.Fatal(err)
 		}
 		expect("default/c")

@@ -40,7 +40,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/leaderterm"
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -51,8 +51,6 @@ import (
 const (
 	// passEvery is the interval at which the notifier compares what is open with what was sent.
 	passEvery = 5 * time.Second
-	// passTimeout is the time limit of all requests of one pass.
-	passTimeout = time.Minute
 	// findAfter is for how long the run of a message may be neither queued nor ended until all nodes are searched for it.
 	findAfter = time.Minute
 	// keepClosed is how long the record of a closed alert about the cluster is kept.
@@ -156,31 +154,11 @@ func (t *term) run(ctx context.Context) error {
 	case <-t.mirror.Ready():
 	}
 
-	failing := false
-	for {
-		err := t.makePass(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, task.ErrFenced):
-			return err
-		case err != nil && !failing:
-			// Log only the first of consecutive failures.
-			t.log.Warn("could not send all messages about alerts; retrying", zap.Error(err))
-		}
-		failing = err != nil
-
-		if !clock.Sleep(ctx, passEvery) {
-			return ctx.Err()
-		}
-	}
+	return leaderterm.Loop{Pass: t.makePass, Every: passEvery, Failure: "could not send all messages about alerts; retrying", Log: t.log}.Run(ctx)
 }
 
 // makePass compares what is open with what was sent, for each receiver, at the revision of one snapshot.
 func (t *term) makePass(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, passTimeout)
-	defer cancel()
-
 	if n := t.known.update(t.mirror.Snapshot()); n > 0 {
 		t.log.Warn("alerts cannot be read", zap.Int("records", n))
 	}

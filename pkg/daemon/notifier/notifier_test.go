@@ -19,9 +19,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/leaderterm/leadertest"
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -30,16 +30,11 @@ import (
 // world is a cluster on an etcd in memory, in virtual time. The test writes the alerts, as owners do, and ends the runs of
 // receivers. A notifier runs while the world leads.
 type world struct {
-	*testing.T
-	store    *store.Store
-	etcd     *kv.Client
+	*leadertest.World
 	writes   *lossy
-	keys     record.Keys
 	notifier *Notifier
 	registry *prometheus.Registry
 	began    time.Time
-	terms    int
-	stop     func()
 
 	mu      sync.Mutex
 	cluster task.Cluster
@@ -78,24 +73,19 @@ func (l *lossy) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 func inWorld(t *testing.T, story func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		keys, err := record.NewKeys("/t")
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		w := &world{T: t, etcd: kvtest.Memory(t), keys: keys, registry: prometheus.NewRegistry(), began: time.Now(), stop: func() {}}
-		w.writes = &lossy{Committer: kv.Direct(w.etcd)}
-		w.store = store.New(w.etcd, w.writes, keys)
-		if w.cluster, _, err = w.store.Bootstrap(t.Context(), 4, time.Now(), store.OpenAccess()); err != nil {
-			t.Fatal(err)
-		}
-		for shard := range 4 {
+		w := &world{writes: &lossy{}, registry: prometheus.NewRegistry(), began: time.Now()}
+		w.World = leadertest.New(t, func(etcd kv.Committer) kv.Committer {
+			w.writes.Committer = etcd
+			return w.writes
+		})
+		w.cluster = w.Cluster
+		for shard := range leadertest.Shards {
 			w.owners = append(w.owners, record.Owner{Shard: shard, Node: "n1"})
 		}
 		w.nodes = []task.Node{{Name: "n1", NotEvaluated: new(int)}}
 
 		w.notifier = New(Config{
-			Store: w.store, Task: w.ref, Now: time.Now, Logger: zap.NewNop(), Registerer: w.registry,
+			Store: w.Store, Task: w.Ref, Now: time.Now, Logger: zap.NewNop(), Registerer: w.registry,
 			Cluster: func() task.Cluster { return locked(w, func() task.Cluster { return w.cluster }) },
 			Freezes: func() *task.Freezes {
 				return locked(w, func() *task.Freezes {
@@ -121,7 +111,6 @@ func inWorld(t *testing.T, story func(w *world)) {
 		})
 
 		w.lead()
-		t.Cleanup(func() { w.stop() })
 		story(w)
 	})
 }
@@ -150,53 +139,10 @@ func (w *world) set(change func()) {
 	change()
 }
 
-func (w *world) ref(ns, name string) record.Ref {
-	return record.Ref{Namespace: ns, Name: name, Shard: len(ns+name) % 4}
-}
-
-func (w *world) refOf(name string) record.Ref {
-	ns, name, _ := strings.Cut(name, "/")
-	return w.ref(ns, name)
-}
-
 // lead ends the present term, and begins another one.
 func (w *world) lead() {
 	w.Helper()
-	w.stop()
-	w.terms++
-
-	key := fmt.Sprintf("%s%d", w.keys.Leader(), w.terms)
-	fence := kv.CreateFence(key, w.put(key, "n1"))
-	ctx, cancel := context.WithCancel(w.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := w.notifier.Run(ctx, fence); !errors.Is(err, context.Canceled) && !errors.Is(err, task.ErrFenced) {
-			w.Errorf("the notifier ended: %v", err)
-		}
-	}()
-
-	w.stop = func() {
-		cancel()
-		<-done
-	}
-}
-
-func (w *world) put(key, value string) int64 {
-	w.Helper()
-	res, err := w.etcd.Put(w.Context(), key, value)
-	if err != nil {
-		w.Fatal(err)
-	}
-
-	return res.Header.Revision
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.Lead(w.notifier.Run)
 }
 
 // addTask creates a task, and deletes one with this name first.
@@ -204,25 +150,18 @@ func (w *world) addTask(name string, change func(t *task.Task)) task.Task {
 	w.Helper()
 	w.deleteTask(name)
 
-	ref := w.refOf(name)
-	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), CreatedAt: task.At(time.Now())}
-	t.Namespace, t.Name, t.Schedule, t.Action = ref.Namespace, ref.Name, task.Schedules{"@manual"}, task.Action{Noop: &task.Noop{}}
-	change(&t)
-	_, err := w.store.CreateTask(w.Context(), ref, t, task.NewEntry(t, t.CreatedAt, t.CreatedAt))
-	w.must(err)
-
-	return t
+	return w.AddTask(name, task.ManualSchedule, change)
 }
 
 func (w *world) deleteTask(name string) {
 	w.Helper()
-	st, err := w.store.Revisions(w.Context(), w.refOf(name))
+	st, err := w.Store.Revisions(w.Context(), w.RefOf(name))
 	if errors.Is(err, task.ErrNotFound) {
 		return
 	}
-	w.must(err)
-	_, err = w.store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{})
-	w.must(err)
+	w.Must(err)
+	_, err = w.Store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{})
+	w.Must(err)
 }
 
 // addReceiver creates a receiver for namespace shop.
@@ -234,21 +173,6 @@ func (w *world) addReceiver(name string) {
 	})
 }
 
-// edit changes the entry of a task.
-func (w *world) edit(name string, change func(t *task.Task)) {
-	w.Helper()
-	st, err := w.store.Task(w.Context(), w.refOf(name))
-	w.must(err)
-	t := st.Task
-	change(&t)
-	e := task.NewEntry(t, st.Entry.From, st.Entry.Anchor)
-	if t.Paused {
-		e.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(time.Now()), By: task.NewActor("ann")}}}
-	}
-	_, err = w.store.UpdateTask(w.Context(), st, t, e)
-	w.must(err)
-}
-
 // open opens the alert of a task, or opens it again.
 func (w *world) open(name string, receivers ...string) { w.write(name, true, receivers) }
 
@@ -257,17 +181,17 @@ func (w *world) close(name string) { w.write(name, false, nil) }
 
 func (w *world) write(name string, open bool, receivers []string) {
 	w.Helper()
-	ref := w.refOf(name)
-	key := w.keys.Alert(ref, task.AlertFailures)
+	ref := w.RefOf(name)
+	key := w.Keys.Alert(ref, task.AlertFailures)
 	a := task.Alert{UID: "u", Since: task.At(time.Now())}
 
-	res, err := w.etcd.Get(w.Context(), key)
-	w.must(err)
+	res, err := w.Etcd.Get(w.Context(), key)
+	w.Must(err)
 	if len(res.Kvs) > 0 {
-		a, _, _, err = record.DecodeAlert(w.keys, res.Kvs[0])
-		w.must(err)
+		a, _, _, err = record.DecodeAlert(w.Keys, res.Kvs[0])
+		w.Must(err)
 	}
-	if st, err := w.store.Task(w.Context(), ref); err == nil {
+	if st, err := w.Store.Task(w.Context(), ref); err == nil {
 		a.UID, a.Labels = st.Task.UID, st.Task.Labels
 	}
 
@@ -276,7 +200,7 @@ func (w *world) write(name string, open bool, receivers []string) {
 	} else {
 		a.Closed = &task.AlertClose{At: task.At(time.Now()), Why: task.AlertSucceeded}
 	}
-	w.put(key, record.EncodeAlert(a))
+	w.Put(key, record.EncodeAlert(a))
 }
 
 // wait passes virtual time.
@@ -288,10 +212,10 @@ func (w *world) wait(d time.Duration) {
 // sent reads what was sent to a receiver.
 func (w *world) sent(name string) (s task.AlertsSent) {
 	w.Helper()
-	res, err := w.etcd.Get(w.Context(), w.keys.SentTo(w.refOf(name)))
-	w.must(err)
+	res, err := w.Etcd.Get(w.Context(), w.Keys.SentTo(w.RefOf(name)))
+	w.Must(err)
 	if len(res.Kvs) > 0 {
-		s, _ = record.DecodeSent(w.keys, res.Kvs[0])
+		s, _ = record.DecodeSent(w.Keys, res.Kvs[0])
 	}
 
 	return s
@@ -300,9 +224,9 @@ func (w *world) sent(name string) (s task.AlertsSent) {
 // queued reads the run of the message that waits in the queue of a receiver. There is at most one.
 func (w *world) queued(name string) *task.Waiting {
 	w.Helper()
-	prefix := w.keys.QueueOf(w.refOf(name))
-	res, err := w.etcd.Get(w.Context(), prefix, clientv3.WithPrefix())
-	w.must(err)
+	prefix := w.Keys.QueueOf(w.RefOf(name))
+	res, err := w.Etcd.Get(w.Context(), prefix, clientv3.WithPrefix())
+	w.Must(err)
 	if len(res.Kvs) > 1 {
 		w.Fatalf("%d messages to %s at a time", len(res.Kvs), name)
 	}
@@ -310,9 +234,9 @@ func (w *world) queued(name string) *task.Waiting {
 		return nil
 	}
 
-	k, _ := w.keys.ParseShard(string(res.Kvs[0].Key))
+	k, _ := w.Keys.ParseShard(string(res.Kvs[0].Key))
 	run, err := record.DecodeWaiting(k, res.Kvs[0].Value)
-	w.must(err)
+	w.Must(err)
 
 	return &run
 }
@@ -346,13 +270,13 @@ func (w *world) keysOf(names []string) task.AlertKeys {
 	w.Helper()
 	var keys task.AlertKeys
 	for _, name := range names {
-		res, err := w.etcd.Get(w.Context(), w.keys.Alert(w.refOf(name), task.AlertFailures))
-		w.must(err)
+		res, err := w.Etcd.Get(w.Context(), w.Keys.Alert(w.RefOf(name), task.AlertFailures))
+		w.Must(err)
 		if len(res.Kvs) != 1 {
 			w.Fatalf("no alert of %s", name)
 		}
-		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
-		w.must(err)
+		a, _, _, err := record.DecodeAlert(w.Keys, res.Kvs[0])
+		w.Must(err)
 		keys = append(keys, alert.KeyOf(w.cluster.ID, &a))
 	}
 	slices.Sort(keys)
@@ -368,20 +292,20 @@ func (w *world) end(name string, state task.State) {
 		w.Fatalf("no message waits for %s", name)
 	}
 
-	ref := w.refOf(name)
+	ref := w.RefOf(name)
 	end := run.Run
 	end.State, end.EndedAt = state, task.At(time.Now())
-	_, err := w.etcd.Delete(w.Context(), w.keys.Queued(ref, run.ID))
-	w.must(err)
-	w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(end)))
+	_, err := w.Etcd.Delete(w.Context(), w.Keys.Queued(ref, run.ID))
+	w.Must(err)
+	w.Put(w.Keys.Ended(ref, run.ID), string(record.EncodeEnded(end)))
 	w.wait(2 * passEvery)
 }
 
 // clusterAlert returns the text of an alert about the cluster; "" if it is not open.
 func (w *world) clusterAlert(code string) string {
 	w.Helper()
-	all, err := w.store.ClusterAlerts(w.Context())
-	w.must(err)
+	all, err := w.Store.ClusterAlerts(w.Context())
+	w.Must(err)
 	for _, a := range all {
 		if a.Code == code && a.IsOpen() {
 			return a.Text
@@ -452,15 +376,15 @@ func TestNotifier_ResolvesTheAlertOfAFormerTask(t *testing.T) {
 		w.end(slack, task.Succeeded)
 
 		// The evaluator closes the alert, and opens that of the new task in the same record.
-		key := w.keys.Alert(w.refOf("shop/sync"), task.AlertFailures)
-		res, err := w.etcd.Get(w.Context(), key)
-		w.must(err)
-		a, _, _, err := record.DecodeAlert(w.keys, res.Kvs[0])
-		w.must(err)
+		key := w.Keys.Alert(w.RefOf("shop/sync"), task.AlertFailures)
+		res, err := w.Etcd.Get(w.Context(), key)
+		w.Must(err)
+		a, _, _, err := record.DecodeAlert(w.Keys, res.Kvs[0])
+		w.Must(err)
 		now := task.At(time.Now())
 		a.Former = []task.FormerAlert{{UID: a.UID, Since: a.Since, Closed: task.AlertClose{At: now, Why: task.AlertDeleted, By: task.NewActor("ann")}}}
 		a.UID, a.OpenedAt = w.addTask("shop/sync", func(*task.Task) {}).UID, now
-		w.put(key, record.EncodeAlert(a))
+		w.Put(key, record.EncodeAlert(a))
 
 		w.wait(2 * time.Minute)
 		second := w.expectMessage(slack, []string{"shop/sync"}, nil)
@@ -504,7 +428,7 @@ func TestNotifier_NamesOnlyReceiversThatGetMessages(t *testing.T) {
 		for _, name := range []string{slack, "ops/pager", "ops/paused"} {
 			w.addReceiver(name)
 		}
-		w.edit("ops/paused", func(t *task.Task) { t.Paused = true })
+		w.Edit("ops/paused", func(t *task.Task) { t.Paused = true })
 		w.addTask("ops/other", func(t *task.Task) { t.Receiver = &task.Receiver{From: []string{"web"}} })
 
 		w.open("shop/sync", slack, "ops/none", "ops/other", "ops/pager", "ops/paused")
@@ -595,7 +519,7 @@ func TestNotifier_SendsCountedAlertsOfAllShardsAsOne(t *testing.T) {
 		opened := task.At(time.Now())
 		count := func(shard, n int, closed *task.AlertClose) {
 			a := task.Alert{Since: opened, OpenedAt: opened, More: map[task.AlertKind]int{task.AlertFailures: n}, Closed: closed}
-			w.put(w.keys.AlertsMore(shard, "shop", slack), record.EncodeAlert(a))
+			w.Put(w.Keys.AlertsMore(shard, "shop", slack), record.EncodeAlert(a))
 		}
 		count(0, 30, nil)
 		count(1, 12, nil)
@@ -637,11 +561,11 @@ func TestNotifier_SendsARunForEachAlertOfAGroup(t *testing.T) {
 			t.Helper()
 			told := map[string]string{}
 			for _, id := range w.sent(pager).Sending.Runs {
-				res, err := w.etcd.Get(w.Context(), w.keys.Queued(w.refOf(pager), id))
-				w.must(err)
-				k, _ := w.keys.ParseShard(string(res.Kvs[0].Key))
+				res, err := w.Etcd.Get(w.Context(), w.Keys.Queued(w.RefOf(pager), id))
+				w.Must(err)
+				k, _ := w.Keys.ParseShard(string(res.Kvs[0].Key))
 				run, err := record.DecodeWaiting(k, res.Kvs[0].Value)
-				w.must(err)
+				w.Must(err)
 
 				told[run.Env["ALERT_KEY"]] = run.Env["ALERT_ACTION"] + " " + run.Env["ALERT_TASK"]
 				if title := run.Env["ALERT_TITLE"]; !strings.Contains(title, run.Env["ALERT_TASK"]) {
@@ -650,9 +574,9 @@ func TestNotifier_SendsARunForEachAlertOfAGroup(t *testing.T) {
 
 				end := run.Run
 				end.State, end.EndedAt = outcome(run.Env), task.At(time.Now())
-				_, err = w.etcd.Delete(w.Context(), w.keys.Queued(w.refOf(pager), id))
-				w.must(err)
-				w.put(w.keys.Ended(w.refOf(pager), id), string(record.EncodeEnded(end)))
+				_, err = w.Etcd.Delete(w.Context(), w.Keys.Queued(w.RefOf(pager), id))
+				w.Must(err)
+				w.Put(w.Keys.Ended(w.RefOf(pager), id), string(record.EncodeEnded(end)))
 				if len(told) == 1 {
 					w.lead()
 					w.wait(time.Minute)
@@ -690,13 +614,13 @@ func TestNotifier_SendsARunForEachAlertOfAGroup(t *testing.T) {
 		}
 
 		// The record of one alert is deleted before its receiver can be told.
-		w.edit(pager, func(t *task.Task) { t.Paused = true })
+		w.Edit(pager, func(t *task.Task) { t.Paused = true })
 		w.close("shop/a")
 		w.close("shop/b")
-		_, err := w.etcd.Delete(w.Context(), w.keys.Alert(w.refOf("shop/b"), task.AlertFailures))
-		w.must(err)
+		_, err := w.Etcd.Delete(w.Context(), w.Keys.Alert(w.RefOf("shop/b"), task.AlertFailures))
+		w.Must(err)
 		w.wait(10 * time.Minute)
-		w.edit(pager, func(t *task.Task) { t.Paused = false })
+		w.Edit(pager, func(t *task.Task) { t.Paused = false })
 		w.wait(10 * time.Second)
 		want("the closings", told(func(map[string]string) task.State { return task.Succeeded }), map[string]string{a: "resolve shop/a", b: "resolve "})
 
@@ -713,12 +637,12 @@ func TestNotifier_SendsARunForEachAlertOfAGroup(t *testing.T) {
 func TestNotifier_EndsWithItsTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)
-		_, err := w.etcd.Delete(w.Context(), fmt.Sprintf("%s%d", w.keys.Leader(), w.terms))
-		w.must(err)
+		_, err := w.Etcd.Delete(w.Context(), w.LeaderKey())
+		w.Must(err)
 		w.open("shop/sync", slack)
 		w.wait(time.Minute)
 		w.expectNone(slack)
-		w.stop() // returns at once, and reports an error that is not ErrFenced
+		w.Stop() // returns at once, and reports an error that is not ErrFenced
 	})
 }
 
@@ -745,19 +669,19 @@ func TestNotifier_SendsAgainWhatIsLost(t *testing.T) {
 		run := w.expectMessage(slack, []string{"shop/sync"}, nil)
 
 		// It is active for five minutes: neither queued nor ended.
-		ref := w.refOf(slack)
-		_, err := w.etcd.Delete(w.Context(), w.keys.Queued(ref, run.ID))
-		w.must(err)
-		inbox := w.keys.Run("n1", ref, run.ID)
-		w.put(inbox, string(record.EncodeAssigned(&task.Assigned{Run: run.Run, Instance: "i"}, `{"noop":{}}`)))
+		ref := w.RefOf(slack)
+		_, err := w.Etcd.Delete(w.Context(), w.Keys.Queued(ref, run.ID))
+		w.Must(err)
+		inbox := w.Keys.Run("n1", ref, run.ID)
+		w.Put(inbox, string(record.EncodeAssigned(&task.Assigned{Run: run.Run, Instance: "i"}, `{"noop":{}}`)))
 		w.wait(5 * time.Minute)
 		if s := w.sent(slack); s.Sending == nil || s.Sending.Runs[0] != run.ID {
 			w.Fatalf("while the run is active: %+v", s)
 		}
 
 		// The record disappears.
-		_, err = w.etcd.Delete(w.Context(), inbox)
-		w.must(err)
+		_, err = w.Etcd.Delete(w.Context(), inbox)
+		w.Must(err)
 		w.wait(2*time.Minute + 10*time.Second)
 		w.expectMessage(slack, []string{"shop/sync"}, nil)
 		if s := w.sent(slack); !s.Sending.Plain || s.Past[0].Runs[0] != run.ID || !s.Past[0].Failed {
@@ -769,7 +693,7 @@ func TestNotifier_SendsAgainWhatIsLost(t *testing.T) {
 func TestNotifier_HoldsMessagesOfPausedAndFrozenReceivers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)
-		w.edit(slack, func(t *task.Task) { t.Paused = true })
+		w.Edit(slack, func(t *task.Task) { t.Paused = true })
 		w.open("shop/sync", slack)
 		w.wait(5 * time.Minute)
 		w.expectNone(slack)
@@ -777,7 +701,7 @@ func TestNotifier_HoldsMessagesOfPausedAndFrozenReceivers(t *testing.T) {
 			w.Errorf("the cluster says %q", text)
 		}
 
-		w.edit(slack, func(t *task.Task) { t.Paused = false })
+		w.Edit(slack, func(t *task.Task) { t.Paused = false })
 		w.set(func() { w.freezes.Holding = []task.Freeze{{Namespace: "ops", By: task.NewActor("bob")}} })
 		w.wait(5 * time.Minute)
 		w.expectNone(slack)
@@ -808,7 +732,7 @@ func TestNotifier_SendsOnlyWhatAReceiverAccepts(t *testing.T) {
 		}
 
 		// What it was told before closes for it.
-		w.edit(slack, func(t *task.Task) { t.Receiver = &task.Receiver{} })
+		w.Edit(slack, func(t *task.Task) { t.Receiver = &task.Receiver{} })
 		w.open("ops/b") // it names nobody any more
 		w.wait(2 * time.Minute)
 		w.expectMessage(slack, nil, []string{"ops/b", "shop/sync"})
@@ -837,7 +761,7 @@ func TestNotifier_ForgetsReceiversThatAreGone(t *testing.T) {
 		w.expectMessage(slack, []string{"shop/sync"}, nil)
 		w.end(slack, task.Succeeded)
 
-		w.edit(slack, func(t *task.Task) { t.Receiver = nil })
+		w.Edit(slack, func(t *task.Task) { t.Receiver = nil })
 		w.wait(10 * time.Second)
 		if s := w.sent(slack); s.Mod != 0 {
 			w.Errorf("what was sent is still on record: %+v", s)
@@ -863,16 +787,16 @@ func TestNotifier_TellsANewReceiverAll(t *testing.T) {
 func TestNotifier_Silences(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)
-		created := w.put(w.keys.Namespace("shop"), record.Encode(store.OpenNamespace("shop")))
+		created := w.Put(w.Keys.Namespace("shop"), record.Encode(store.OpenNamespace("shop")))
 		for id, silence := range map[string]task.AlertSilence{
 			"a":    {Glob: "sy*", Until: task.At(time.Now().Add(time.Hour)), By: task.NewActor("ann"), NamespaceRev: created},
 			"void": {Glob: "*", Until: task.At(time.Now().Add(time.Hour)), By: task.NewActor("bob"), NamespaceRev: created - 1}, // of a namespace that was deleted
 		} {
-			w.put(w.keys.Silence("shop", id), record.EncodeSilence(silence))
+			w.Put(w.Keys.Silence("shop", id), record.EncodeSilence(silence))
 		}
 		exists := func(id string) bool {
-			res, err := w.etcd.Get(w.Context(), w.keys.Silence("shop", id))
-			w.must(err)
+			res, err := w.Etcd.Get(w.Context(), w.Keys.Silence("shop", id))
+			w.Must(err)
 			return len(res.Kvs) == 1
 		}
 
@@ -903,15 +827,15 @@ func TestNotifier_SaysWhatIsKnownOfATask(t *testing.T) {
 			t.Schedule, t.Description, t.Labels = task.Schedules{"0 * * * *"}, "Runbook: https://wiki/sync", map[string]string{"owner": "team-data"}
 		})
 
-		ref := w.refOf("shop/sync")
+		ref := w.RefOf("shop/sync")
 		success := task.Run{ID: task.RunID(at(-2*time.Hour).Time, sync.UID), UID: sync.UID, State: task.Succeeded, Trigger: task.TriggerSchedule, ScheduledTime: at(-2 * time.Hour), EndedAt: at(-119 * time.Minute)}
 		failed := success
 		failed.ID, failed.State, failed.ScheduledTime, failed.EndedAt = task.RunID(at(-time.Hour).Time, sync.UID), task.Failed, at(-time.Hour), at(-59*time.Minute)
 		failed.OutputTail, failed.Node = "pg_dump: error: no connection", "n7"
 		for _, run := range []task.Run{success, failed} {
-			w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(run)))
+			w.Put(w.Keys.Ended(ref, run.ID), string(record.EncodeEnded(run)))
 		}
-		w.put(w.keys.Alert(ref, task.AlertFailures), record.EncodeAlert(task.Alert{UID: sync.UID, OpenedAt: at(0), Since: at(-59 * time.Minute), Run: failed.ID, Notify: []string{slack}, Labels: sync.Labels}))
+		w.Put(w.Keys.Alert(ref, task.AlertFailures), record.EncodeAlert(task.Alert{UID: sync.UID, OpenedAt: at(0), Since: at(-59 * time.Minute), Run: failed.ID, Notify: []string{slack}, Labels: sync.Labels}))
 
 		w.wait(20 * time.Second)
 		text := w.expectMessage(slack, []string{"shop/sync"}, nil).Env["ALERT_TEXT"]
@@ -986,7 +910,7 @@ func TestNotifier_ReportsTasksThatAreNotEvaluated(t *testing.T) {
 		w.wait(10 * time.Minute)
 		w.end(slack, task.Succeeded)
 		w.wait(2 * time.Hour)
-		if all, err := w.store.ClusterAlerts(w.Context()); err != nil || len(all) != 0 {
+		if all, err := w.Store.ClusterAlerts(w.Context()); err != nil || len(all) != 0 {
 			w.Errorf("two hours later: %v, %v", all, err)
 		}
 	})
@@ -1006,7 +930,7 @@ func TestNotifier_StaysCalmInAStorm(t *testing.T) {
 			if second < 50 {
 				for i := range 120 {
 					name := fmt.Sprintf("task%05d", second*120+i)
-					w.put(w.keys.Alert(w.ref("shop", name), task.AlertFailures), record.EncodeAlert(task.Alert{UID: "u", OpenedAt: task.At(time.Now()), Notify: []string{slack}}))
+					w.Put(w.Keys.Alert(w.Ref("shop", name), task.AlertFailures), record.EncodeAlert(task.Alert{UID: "u", OpenedAt: task.At(time.Now()), Notify: []string{slack}}))
 				}
 			}
 			if second == 30 {

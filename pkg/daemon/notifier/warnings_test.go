@@ -23,8 +23,8 @@ func (w *world) noteWarnings(code string, texts ...string) {
 // openedAlert returns an alert about the cluster.
 func (w *world) openedAlert(code string) task.Alert {
 	w.Helper()
-	all, err := w.store.ClusterAlerts(w.Context())
-	w.must(err)
+	all, err := w.Store.ClusterAlerts(w.Context())
+	w.Must(err)
 	for _, a := range all {
 		if a.Code == code {
 			return a
@@ -122,7 +122,7 @@ func TestNotifier_AlertsOnceOfWarningsOfTheSameKind(t *testing.T) {
 		if n := len(record.EncodeAlert(a)); n > 1000 {
 			w.Errorf("the record has %d bytes", n)
 		}
-		if all, err := w.store.ClusterAlerts(w.Context()); err != nil || len(all) != 1 {
+		if all, err := w.Store.ClusterAlerts(w.Context()); err != nil || len(all) != 1 {
 			w.Errorf("%d alerts, %v", len(all), err)
 		}
 		if run := w.queued(slack); run == nil || !strings.Contains(run.Env["ALERT_TEXT"], "\n10000 warnings: ") || !strings.Contains(run.Env["ALERT_TEXT"], "and 9997 more") {
@@ -135,8 +135,8 @@ func TestNotifier_ReportsPastOutages(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.addReceiver(slack)
 		beat := func() []byte {
-			res, err := w.etcd.Get(w.Context(), w.keys.Heartbeat())
-			w.must(err)
+			res, err := w.Etcd.Get(w.Context(), w.Keys.Heartbeat())
+			w.Must(err)
 			if len(res.Kvs) == 0 {
 				return nil
 			}
@@ -152,14 +152,14 @@ func TestNotifier_ReportsPastOutages(t *testing.T) {
 		w.wait(time.Minute)
 
 		// A leader of another node takes over within a minute: that is no outage.
-		w.stop()
+		w.Stop()
 		w.wait(time.Minute)
 		w.lead()
 		w.wait(time.Minute)
 		w.expectNone(slack)
 
 		stopped := time.Now()
-		w.stop()
+		w.Stop()
 		w.wait(20 * time.Minute)
 		w.lead()
 		began := time.Now()
@@ -175,13 +175,13 @@ func TestNotifier_ReportsPastOutages(t *testing.T) {
 		w.end(slack, task.Succeeded)
 
 		// The next term does not report it again, even if the heartbeat was not written.
-		w.put(w.keys.Heartbeat(), record.Encode(record.Timestamp{At: a.Since}))
+		w.Put(w.Keys.Heartbeat(), record.Encode(record.Timestamp{At: a.Since}))
 		w.lead()
 		w.wait(10 * time.Minute)
 		w.expectNone(slack)
 
 		// Another one within the hour is reported, too.
-		w.stop()
+		w.Stop()
 		w.wait(5 * time.Minute)
 		w.lead()
 		w.wait(30 * time.Second)
