@@ -49,7 +49,7 @@ func newTaskCollector(e *Engine) *taskCollector {
 		tasks: of("tasks", "Tasks of the shards of this node, by namespace and state: unreadable, failing, paused, or ok. A task has the first of these that applies. "+
 			"Namespaces beyond 1,000 are counted together as ~more.", "namespace", "state"),
 		deadRuns: of("dead_runs", "Dead-letter runs of the failing tasks of the shards of this node: those after which no run of the task has succeeded.", "namespace"),
-		omitted:  of("task_metrics_omitted", "Tasks of the shards of this node that should have metrics of their own and have none, because the node reports 10,000 tasks at most."),
+		omitted:  of("task_metrics_omitted", "Tasks of the shards of this node that should have metrics of their own and have none, because the node reports 10,000 tasks at most: the first ones by namespace and name."),
 		lastSuccess: of("task_last_success_timestamp_seconds",
 			"When the last successful run of a task with metrics ended, in Unix time; 0 if no success is on record.", "namespace", "task"),
 		lastEnd:  of("task_last_end_timestamp_seconds", "When the last run of a task with metrics ended, in Unix time; 0 if no run is on record.", "namespace", "task"),
@@ -83,8 +83,8 @@ func (c *taskCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.deadRuns, float64(n.DeadRuns), n.Name)
 	}
 
-	gauge(c.omitted, float64(f.Omitted))
-	for _, t := range f.Tasks {
+	gauge(c.omitted, float64(f.Omitted()))
+	for _, t := range f.Tasks() {
 		gauge(c.lastSuccess, float64(t.LastSuccess), t.Namespace, t.Task)
 		gauge(c.lastEnd, float64(t.LastEnd)/1000, t.Namespace, t.Task)
 		gauge(c.duration, float64(t.Duration)/1000, t.Namespace, t.Task)

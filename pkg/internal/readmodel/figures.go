@@ -1,6 +1,7 @@
 package readmodel
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -41,17 +42,18 @@ func figureStateOf(f Flags) FigureState {
 
 // Figures are numbers about the tasks of some shards, for metrics. They have a bounded size.
 type Figures struct {
-	Tasks   []TaskFigures // of the tasks with metrics of their own whose past is known
-	Omitted int           // tasks with metrics of their own beyond the limit
-
 	namespaces map[string]*NamespaceFigures
 	limits     FigureLimits
+
+	chosen []TaskFigures // the first tasks with metrics of their own, and some more
+	last   *TaskFigures  // later ones are beyond the limit; nil: none is yet
+	own    int           // tasks with metrics of their own
 }
 
 // FigureLimits bound Figures.
 type FigureLimits struct {
 	Namespaces int // further ones are counted as OtherNamespaces
-	Tasks      int // tasks with metrics of their own
+	Tasks      int // tasks with metrics of their own: the first ones by namespace and name, so that restarts do not change them
 }
 
 // OtherNamespaces stands for all namespaces beyond the limit. It cannot be the name of one.
@@ -73,6 +75,13 @@ type TaskFigures struct {
 	LastEnd         int64
 	Duration        int32
 	Failures        uint16
+
+	isKnown bool // how its runs have ended
+}
+
+// compare orders tasks by namespace and name.
+func (t *TaskFigures) compare(namespace, name string) int {
+	return cmp.Or(strings.Compare(t.Namespace, namespace), strings.Compare(t.Task, name))
 }
 
 // NewFigures returns Figures without tasks.
@@ -113,19 +122,40 @@ func (f *Figures) namespace(name string, hasTaskMetrics func(string) bool) *Name
 	return of
 }
 
-// addTask adds a task with metrics of its own. While it is not known how its runs have ended, it is left out: wrong values would raise
-// false alarms.
+// addTask adds a task with metrics of its own.
 func (f *Figures) addTask(r *Row, namespace, name string) {
-	switch {
-	case len(f.Tasks) == f.limits.Tasks:
-		f.Omitted++
-	case r.Flags.Has(History):
-		f.Tasks = append(f.Tasks, TaskFigures{
-			Namespace: namespace, Task: strings.Clone(name),
-			LastSuccess: r.LastSuccess, LastEnd: r.LastEnd, Duration: r.Duration, Failures: r.Failures,
-		})
+	if f.own++; f.last != nil && f.last.compare(namespace, name) < 0 {
+		return
+	}
+
+	f.chosen = append(f.chosen, TaskFigures{
+		Namespace: namespace, Task: strings.Clone(name),
+		LastSuccess: r.LastSuccess, LastEnd: r.LastEnd, Duration: r.Duration, Failures: r.Failures, isKnown: r.Flags.Has(History),
+	})
+	if len(f.chosen) > 2*f.limits.Tasks { // so that sorting costs little for each task
+		sortTasks(f.chosen)
+		last := f.chosen[f.limits.Tasks]
+		f.last, f.chosen = &last, slices.Delete(f.chosen, f.limits.Tasks, len(f.chosen))
 	}
 }
+
+// sortTasks sorts tasks by namespace and name.
+func sortTasks(list []TaskFigures) {
+	slices.SortFunc(list, func(a, b TaskFigures) int { return a.compare(b.Namespace, b.Task) })
+}
+
+// Tasks returns the figures of the tasks with metrics of their own, in their order. A task of which it is not known yet how its runs
+// have ended is left out: wrong values would raise false alarms, and those of another task in its place would disappear again.
+func (f *Figures) Tasks() []TaskFigures {
+	list := slices.Clone(f.chosen) // several scrapes may read the same figures
+	sortTasks(list)
+	list = list[:min(len(list), f.limits.Tasks)]
+
+	return slices.DeleteFunc(list, func(t TaskFigures) bool { return !t.isKnown })
+}
+
+// Omitted returns the number of tasks with metrics of their own beyond the limit.
+func (f *Figures) Omitted() int { return max(0, f.own-f.limits.Tasks) }
 
 // Namespaces returns the figures of each namespace, in the order of their names. Nodes with the same namespaces choose the same ones if
 // there are more than the limit.
