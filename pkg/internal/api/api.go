@@ -249,7 +249,6 @@ type server struct {
 	mux        *http.ServeMux
 	public     map[string]bool // by pattern of the mux: the operation needs no token
 	takesLink  map[string]bool // by pattern of the mux: the operation accepts a login link
-	openAPI    openAPIDocument
 	compress   func(http.Handler) http.HandlerFunc
 	reading    httpapi.RequestReader
 	problems   httpapi.ProblemWriter

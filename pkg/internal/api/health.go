@@ -1,14 +1,11 @@
 package api
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"io"
 	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,15 +49,6 @@ func (s *server) serveMetrics(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{}, nil
 }
 
-// openAPIDocument is the OpenAPI document in both formats. Generating it takes longer than the rest of a start, so this
-// happens at the first request.
-type openAPIDocument struct {
-	once           sync.Once
-	asJSON, asYAML []byte
-	tag            string // an ETag that changes with the document
-	err            error
-}
-
 // serveOpenAPI returns the handler of the OpenAPI document in a format: json or yaml. Tools that generate clients get it
 // without a token: it is the same for everybody, and says nothing about the cluster.
 func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer, error) {
@@ -69,13 +57,9 @@ func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer
 			return httpapi.Answer{}, s.checkServing()
 		}
 
-		d := &s.openAPI
-		d.once.Do(func() {
-			d.asJSON, d.asYAML, d.err = s.describeAPI()
-			d.tag = fmt.Sprintf(`"%x"`, sha256.Sum256(d.asJSON))
-		})
-		if d.err != nil {
-			return httpapi.Answer{}, d.err
+		d, err := openAPIOf(s.Version)
+		if err != nil {
+			return httpapi.Answer{}, err
 		}
 
 		c.Writer.Header().Set("ETag", d.tag)

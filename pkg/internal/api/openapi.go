@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -269,14 +271,41 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 	return p
 }
 
+// openAPIDocument is the OpenAPI document of a version in both formats.
+type openAPIDocument struct {
+	once           sync.Once
+	asJSON, asYAML []byte
+	tag            string // an ETag that changes with the document
+	err            error
+}
+
+// openAPIDocuments are the documents that this process has generated, by version.
+var openAPIDocuments sync.Map
+
+// openAPIOf returns the OpenAPI document of a version. Generating it takes longer than the rest of a start, so this happens
+// at the first request, and once for all nodes of a process.
+func openAPIOf(version string) (*openAPIDocument, error) {
+	known, _ := openAPIDocuments.LoadOrStore(version, &openAPIDocument{})
+	d := known.(*openAPIDocument)
+	d.once.Do(func() {
+		// Only the descriptions of the routes are used. No handler is called, so the handlers need no dependencies.
+		s := server{Config: Config{Version: version}, control: accesscontrol.New(accesscontrol.Config{})}
+
+		d.asJSON, d.asYAML, d.err = s.describeAPI()
+		d.tag = fmt.Sprintf(`"%x"`, sha256.Sum256(d.asJSON))
+	})
+
+	return d, d.err
+}
+
 // Document returns the OpenAPI document as JSON, as a node of this version serves it at /openapi.json.
 func Document(version string) ([]byte, error) {
-	// Only the descriptions of the routes are used. No handler is called, so the handlers need no dependencies.
-	s := server{Config: Config{Version: version}, control: accesscontrol.New(accesscontrol.Config{})}
+	d, err := openAPIOf(version)
+	if err != nil {
+		return nil, err
+	}
 
-	b, _, err := s.describeAPI()
-
-	return b, err
+	return d.asJSON, nil
 }
 
 // describeAPI generates the OpenAPI document from the routes.
