@@ -3,7 +3,6 @@ package task
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -117,89 +116,6 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 	}
 
 	return c, ch.Refs, nil
-}
-
-// deleted is the JSON form of a deleted task.
-type deleted struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Deleted   bool   `json:"deleted"`
-}
-
-// deleteCommand returns "carillon task delete".
-func deleteCommand(f *factory.Factory) *cobra.Command {
-	var revision revisionFlag
-	var purge bool
-	cmd := &cobra.Command{
-		Use:   "delete",
-		Short: "Delete tasks with their history",
-		Long: "Delete tasks with their history and their waiting runs. Active runs are cancelled. Of a receiver of alerts, the command says\n" +
-			"how many tasks name it. On a terminal, it asks first. carillon task undelete brings a task back for a week, without its\n" +
-			"history; with --purge, it does not.",
-		Example: `  carillon task delete nightly-backup
-  carillon task delete 'tmp-*' --dry-run
-  carillon task delete -l team=data --yes`,
-	}
-	revision.bindFlag(cmd)
-	cmd.Flags().BoolVar(&purge, "purge", false, "keep no copy, so that the tasks cannot be undeleted")
-	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
-		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
-			remove := c.Tasks.Delete
-			if purge {
-				remove = c.Tasks.Purge
-			}
-			return deleted{r.Namespace, r.Name, true}, remove(ctx, r.Namespace, r.Name, int64(revision))
-		},
-		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
-
-	remove := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		noteReceivers(cmd.Context(), f, words)
-
-		// A selection by a pattern asks in any case.
-		named := len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) && !cmd.Flags().Changed("selector") && !cmd.Flags().Changed("dry-run")
-		if named {
-			if ok, err := askToDelete(cmd.Context(), f, words, purge); !ok {
-				return err
-			}
-		}
-
-		return remove(cmd, words)
-	}
-
-	return revision.ofOne(cmd)
-}
-
-// maxNotedReceivers is how many named tasks noteReceivers looks at.
-const maxNotedReceivers = 20
-
-// noteReceivers prints how many tasks name the receivers of alerts among some tasks, because their alerts reach nobody after the deletion. It
-// is additional, so its errors are ignored.
-func noteReceivers(ctx context.Context, f *factory.Factory, words []string) {
-	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
-	defer cancel()
-
-	c, err := f.Connect()
-	if err != nil || len(words) > maxNotedReceivers {
-		return
-	}
-
-	for _, word := range words {
-		r, err := selection.ParseRef(f, word)
-		if err != nil {
-			continue // a glob, or an error that the deletion reports
-		}
-		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
-		if err != nil || t.Receiver == nil {
-			continue
-		}
-
-		query := client.QueryTerm("notify", r.String())
-		named, err := c.Tasks.Page(ctx, client.TaskListOptions{Query: query, Brief: true, Limit: 1}, "")
-		if err == nil && named.Count != nil && *named.Count > 0 {
-			f.Note("warning: alerts of %s reach %s no more: carillon task list -A %s", output.Plural(int64(*named.Count), "task"), selection.Show(f, r), query)
-		}
-	}
 }
 
 // revisionFlag is the revision of a task. 0 means any revision and cannot be typed.
