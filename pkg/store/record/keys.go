@@ -142,11 +142,11 @@ func (k Keys) Dead(r Ref) string {
 // DeadRun is the key of a dead run.
 func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 
-// AlertKeys builds the keys of alerts, of what was sent to their receivers, and of silences. Keys embeds it.
+// AlertKeys builds the keys of alerts, of what was sent to their receivers, of rules and of silences. Keys embeds it.
 type AlertKeys struct{ root string }
 
 // Alerts is the prefix of everything about alerts: the alerts of each shard, those of the cluster, what was sent to
-// receivers, and silences. It is not below Shards, so owners neither load nor watch it.
+// receivers, rules and silences. It is not below Shards, so owners neither load nor watch it.
 func (k AlertKeys) Alerts() string { return k.root + "alerts/" }
 
 // AlertsIn is the prefix of the alerts of a shard.
@@ -187,7 +187,7 @@ func (k AlertKeys) SentTo(receiver Ref) string {
 }
 
 // Heartbeat is the key with the time at which a leader was last able to write.
-func (k Keys) Heartbeat() string { return k.Alerts() + "heartbeat" }
+func (k AlertKeys) Heartbeat() string { return k.Alerts() + "heartbeat" }
 
 // Silences is the prefix of all silences.
 func (k AlertKeys) Silences() string { return k.Alerts() + "silences/" }
@@ -199,16 +199,16 @@ func (k AlertKeys) SilencesOf(namespace string) string { return k.Silences() + n
 func (k AlertKeys) Silence(namespace, id string) string { return k.SilencesOf(namespace) + id }
 
 // AlertRules is the prefix of all rules of alerts.
-func (k Keys) AlertRules() string { return k.Alerts() + "rules/" }
+func (k AlertKeys) AlertRules() string { return k.Alerts() + "rules/" }
 
 // AlertRulesOf is the prefix of the rules of a namespace.
-func (k Keys) AlertRulesOf(namespace string) string { return k.AlertRules() + namespace + "/" }
+func (k AlertKeys) AlertRulesOf(namespace string) string { return k.AlertRules() + namespace + "/" }
 
 // AlertRule is the key of one rule.
-func (k Keys) AlertRule(namespace, name string) string { return k.AlertRulesOf(namespace) + name }
+func (k AlertKeys) AlertRule(namespace, name string) string { return k.AlertRulesOf(namespace) + name }
 
 // ParseAlertRule returns the namespace and the name in the key of a rule.
-func (k Keys) ParseAlertRule(key string) (namespace, name string, ok bool) {
+func (k AlertKeys) ParseAlertRule(key string) (namespace, name string, ok bool) {
 	parts, ok := partsBelow(k.AlertRules(), key)
 	if !ok || len(parts) != 2 {
 		return "", "", false
