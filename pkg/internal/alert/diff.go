@@ -8,46 +8,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Limits limit how often a receiver gets a message, and how much its record contains.
-type Limits struct {
-	// Pace is the minimum time between the beginnings of two messages: before the first, the second and every further one. After Quiet
-	// without a message, the next one is the first again.
-	Pace  []time.Duration
-	Quiet time.Duration
-	// Retry is how long after the beginning of a failed message the next one follows: after the first failure in a row, and so on.
-	Retry []time.Duration
-	// Hold is how long an alert must have been closed before the receiver is told, and HoldFlapping that of one that has
-	// opened three times within Flapping.
-	Hold, HoldFlapping, Flapping time.Duration
-	// Keys is the maximum number of alerts in AlertsSent.Delivered, and of those that a message opens. A group opens no further alert
-	// while its receiver knows of so many.
-	Keys int
-	// Uncertain is the maximum number of alerts in AlertsSent.Uncertain. The receiver may not be told of the closing of more.
-	Uncertain int
-	// Runs is the maximum number of runs of a message of a group.
-	Runs int
-}
-
-// LimitsOf returns the limits of a receiver. They allow three messages within six minutes or, of a group, one a minute with ten runs.
-func LimitsOf(group string) Limits {
-	l := DefaultLimits()
-	if group == task.GroupTask {
-		l.Pace = []time.Duration{0, time.Minute}
-	}
-
-	return l
-}
-
-// DefaultLimits are the limits of a receiver that gets one message about all alerts.
-func DefaultLimits() Limits {
-	return Limits{
-		Pace: []time.Duration{0, time.Minute, 5 * time.Minute}, Quiet: 15 * time.Minute,
-		Retry: []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute},
-		Hold:  5 * time.Minute, HoldFlapping: time.Hour, Flapping: time.Hour,
-		Keys: 5000, Uncertain: 10_000, Runs: 10,
-	}
-}
-
 // Receiver is what Diff has to know about a receiver.
 type Receiver struct {
 	UID    string        // of its task
@@ -223,63 +183,6 @@ func (d *Decision) writeMessage(in *Input, opened, closed, repeated []*Addressed
 	d.Sent.Sending, d.Sent.Recent = m, in.Limits.recent(&d.Sent, in.Now)+1
 }
 
-// keepRoom returns the openings of a group for which its record has room, and how many there are in addition.
-func keepRoom(s *task.AlertsSent, opened []*Addressed, most int) (kept []*Addressed, noRoom int) {
-	known := addKeys(s.Delivered, s.Uncertain)
-	room := most - len(known)
-	for _, a := range opened {
-		switch {
-		case hasKey(known, a.Key):
-		case room <= 0:
-			noRoom++
-			continue
-		default:
-			room--
-		}
-		kept = append(kept, a)
-	}
-
-	return kept, noRoom
-}
-
-// pickRuns returns what the next message of a group tells, at most so many alerts: closings first, then openings, then what is sent
-// again. What has failed before comes last, has at most half of the runs as long as others need them, and takes turns. So an alert that
-// the service rejects delays no other one.
-func pickRuns(s *task.AlertsSent, opened, closed, repeated []*Addressed, most int) (opens, closes, repeats []*Addressed) {
-	isUntried := func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) }
-	var untried, failed []*Addressed
-	for _, a := range slices.Concat(closed, opened) {
-		if isUntried(a) {
-			untried = append(untried, a)
-		} else {
-			failed = append(failed, a)
-		}
-	}
-
-	// Past has the newest message untried.
-	lastTold := func(a *Addressed) int {
-		i := slices.IndexFunc(s.Past, func(m task.AlertMessage) bool { return hasKey(m.Opened, a.Key) || hasKey(m.Closed, a.Key) })
-		if i < 0 {
-			return len(s.Past)
-		}
-		return i
-	}
-	slices.SortStableFunc(failed, func(a, b *Addressed) int { return cmp.Compare(lastTold(b), lastTold(a)) })
-
-	untried = untried[:min(len(untried), most-min(len(failed), most/2))]
-	failed = failed[:min(len(failed), most-len(untried))]
-
-	for _, a := range slices.Concat(untried, failed) {
-		if a.Alert != nil && a.Alert.IsOpen() {
-			opens = append(opens, a)
-		} else {
-			closes = append(closes, a)
-		}
-	}
-
-	return opens, closes, repeated[:min(len(repeated), most-len(untried)-len(failed))]
-}
-
 // keepPast is how many messages AlertsSent.Past contains.
 const keepPast = 10
 
@@ -382,20 +285,6 @@ func addUntold(in *Input, uncertain task.AlertKeys, horizon int64, at task.Time,
 	return addKeys(uncertain, untold)
 }
 
-// ofRun returns what the i-th run of a message has told.
-func ofRun(m *task.AlertMessage, i int) (opened, closed task.AlertKeys) {
-	switch n := len(m.Closed); {
-	case len(m.Runs) == 1:
-		return m.Opened, m.Closed
-	case i < n:
-		return nil, m.Closed[i : i+1]
-	case i-n < len(m.Opened):
-		return m.Opened[i-n : i-n+1], nil
-	}
-
-	return nil, nil
-}
-
 // dueOpenings returns the alerts whose opening is due, and those that are due to be repeated, the newest first.
 func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) {
 	repeat := false
@@ -434,24 +323,6 @@ func dueOpenings(in *Input, s *task.AlertsSent) (opened, repeated []*Addressed) 
 	return opened, repeated
 }
 
-// dueInRound returns which alerts of a group are due to be sent again. Few of them fit into a message, so a round sends them in the order of
-// their keys. The next round begins when this one is complete and the time for it has come.
-func dueInRound(s *task.AlertsSent, old []*Addressed, in *Input) []*Addressed {
-	slices.SortFunc(old, func(a, b *Addressed) int { return cmp.Compare(a.Key, b.Key) })
-
-	next, _ := slices.BinarySearchFunc(old, s.RepeatedTo, func(a *Addressed, key uint64) int {
-		if a.Key <= key {
-			return -1
-		}
-		return 1
-	})
-	if next == len(old) && hasElapsed(s.RepeatedAt, in.Receiver.Repeat, in.Now) {
-		next = 0
-	}
-
-	return old[next:]
-}
-
 // dueClosings returns the alerts whose closing is due, the newest first, then those that are gone.
 func dueClosings(in *Input, s *task.AlertsSent) (closed []*Addressed) {
 	known := addKeys(s.Delivered, s.Uncertain)
@@ -481,70 +352,6 @@ func dueClosings(in *Input, s *task.AlertsSent) (closed []*Addressed) {
 // newerOpening orders alerts by their last opening, the newest first.
 func newerOpening(a, b *Addressed) int {
 	return cmp.Or(b.Alert.OpenedAt.Compare(a.Alert.OpenedAt.Time), cmp.Compare(b.Alert.ID, a.Alert.ID), cmp.Compare(a.Key, b.Key))
-}
-
-// holdOf returns how long an alert must have been closed before receivers are told.
-func (l *Limits) holdOf(a *task.Alert) time.Duration {
-	if IsFlapping(a, l.Flapping) {
-		return l.HoldFlapping
-	}
-	return l.Hold
-}
-
-// IsFlapping reports whether the last three openings of an alert were within a time.
-func IsFlapping(a *task.Alert, within time.Duration) bool {
-	n := len(a.Opened)
-	return n >= 2 && a.OpenedAt.Sub(a.Opened[n-2].Time) <= within
-}
-
-// haveFailed reports whether the receiver was told of all these alerts before, by runs that have failed.
-func haveFailed(s *task.AlertsSent, lists ...[]*Addressed) bool {
-	return !slices.ContainsFunc(slices.Concat(lists...), func(a *Addressed) bool { return !hasKey(s.Uncertain, a.Key) })
-}
-
-// mayWrite reports whether a message may be written now. A message of a group that is no retry does not wait for the time of the next
-// retry: what the service has rejected says nothing about other alerts.
-func (l *Limits) mayWrite(s *task.AlertsSent, now time.Time, isRetry bool) bool {
-	if len(s.Past) == 0 {
-		return true
-	}
-
-	recent := l.recent(s, now)
-	wait := at(l.Pace, recent)
-	if s.FailedInARow > 0 && isRetry {
-		wait = at(l.Retry, s.FailedInARow-1)
-		// The pace holds as soon as its last step is reached, whatever failed before.
-		if recent >= len(l.Pace) {
-			wait = max(wait, at(l.Pace, recent))
-		}
-	}
-
-	return hasElapsed(s.Past[0].At, wait, now)
-}
-
-// recent returns how many messages were written in a row without a quiet time.
-func (l *Limits) recent(s *task.AlertsSent, now time.Time) int {
-	if len(s.Past) > 0 && hasElapsed(s.Past[0].At, l.Quiet, now) {
-		return 0
-	}
-	return s.Recent
-}
-
-// at returns the i-th step, or the last one. It is 0 if there are no steps.
-func at(steps []time.Duration, i int) time.Duration {
-	if len(steps) == 0 {
-		return 0
-	}
-	return steps[min(i, len(steps)-1)]
-}
-
-// maxSkew is by how much the clocks of nodes may differ. A time that is later than that was written with a wrong clock.
-const maxSkew = time.Minute
-
-// hasElapsed reports whether a time is at least d ago. A time that a wrong clock has put into the future delays nothing.
-func hasElapsed(since task.Time, d time.Duration, now time.Time) bool {
-	age := now.Sub(since.Time)
-	return age >= d || age < -maxSkew
 }
 
 // Sets of keys are sorted, as in records.
