@@ -27,6 +27,9 @@ type ActiveFacts struct {
 	Runs []ActiveRun
 	// IsComplete is set if these are all of them.
 	IsComplete bool
+	// IsCurrent is set if the owner knew all attempts that had begun by the revision of the evidence. There may be more of them than are
+	// listed.
+	IsCurrent bool
 }
 
 // Guard is a waiting or active run that must be unchanged when an alert opens. If only its create revision counts, it may be rewritten: an
@@ -301,6 +304,9 @@ func (l *lateness) judge(tick time.Time) (Verdict, Needs) {
 		if at := l.judgedAt(deadline.Add(judgeAfter)); l.now.Before(at) {
 			undecided.Next = earliest(undecided.Next, at)
 			return undecided, Needs{}
+		}
+		if !l.Active.IsCurrent { // a later run may have started
+			return Verdict{State: Undecided, Next: l.now.Add(activePause)}, Needs{}
 		}
 
 		notMet.Guard = &Guard{Run: &l.Active.Runs[i]}

@@ -47,7 +47,7 @@ func (f *facts) judgeLimit(t *testing.T, kind task.AlertKind, a *active, current
 		}
 
 		if needs.Active {
-			e.Active = &ActiveFacts{Runs: a.runs, IsComplete: !a.incomplete}
+			e.Active = &ActiveFacts{Runs: a.runs, IsComplete: !a.incomplete, IsCurrent: !a.incomplete}
 		}
 		for _, i := range needs.Records {
 			e.Records[i].IsRead, e.Records[i].Run = true, &f.ends[e.Records[i].Mod-1]
@@ -143,6 +143,12 @@ func TestEvaluate_MaxLateness(t *testing.T) {
 		return f
 	}
 
+	behind := func() *active {
+		a := new(active).waiting("2026-11-24 01:00:00", "")
+		a.incomplete = true
+		return a
+	}
+
 	checkLimits(t, task.AlertMaxLateness, map[string]limitCase{
 		"started, and active":          {facts: earlier(), active: new(active).running("2026-11-24 01:00:00", "2026-11-24 01:00:01"), want: Met, next: "2026-11-24 02:15:15"},
 		"started, and ended":           {facts: earlier().started("2026-11-24 01:00:00", task.Failed, "2026-11-24 01:00:05"), want: Met, next: "2026-11-24 02:15:15"},
@@ -152,6 +158,7 @@ func TestEvaluate_MaxLateness(t *testing.T) {
 		"waits for a slot of its node": {facts: earlier(), active: new(active).running("2026-11-24 01:00:00", ""), want: NotMet, opens: true},
 		"waits, judged in a moment":    {facts: earlier(), active: new(active).waiting("2026-11-24 01:00:00", ""), now: "2026-11-24 01:15:14", want: Met, next: "2026-11-24 01:15:15"},
 		"waits, judged now":            {facts: earlier(), active: new(active).waiting("2026-11-24 01:00:00", ""), now: "2026-11-24 01:15:15", want: NotMet, opens: true},
+		"waits, later runs unknown":    {facts: earlier(), active: behind(), want: Undecided, next: "2026-11-24 01:20:15"},
 		"is not decided":               {facts: earlier(), want: NotMet, opens: true},
 		"is not known":                 {facts: earlier(), active: &active{incomplete: true}, want: Undecided, next: "2026-11-24 01:20:15"},
 		"was missed":                   {facts: earlier().missed("2026-11-24 01:00:00"), want: NotMet, opens: true},

@@ -284,7 +284,8 @@ func (e *Evaluator) readActive(ctx context.Context, v *evaluation, needs alert.N
 		return err
 	}
 
-	facts := &alert.ActiveFacts{IsComplete: isKnown && areAll && isWhole && hasCommitted}
+	isCurrent := isKnown && hasCommitted
+	facts := &alert.ActiveFacts{IsComplete: isCurrent && areAll && isWhole, IsCurrent: isCurrent}
 	for i := range found {
 		if r := &found[i]; v.reading.Entry == nil || r.Run.UID == v.reading.Entry.UID {
 			facts.Runs = append(facts.Runs, alert.ActiveRun{Run: &r.Run, Node: r.Node, Create: r.Create, Mod: r.Mod})
