@@ -33,6 +33,10 @@ var paths = map[string]string{answers: "quick/50", flaky: "flaky/50", hangs: "qu
 // of the evaluator.
 const evaluationTime = 75 * time.Second
 
+// watchTime is how long the load goes on after the last fault, so that tasks which do not succeed get their alerts (G58): those of a minute
+// need that minute, one more, and the tolerance of the checker.
+const watchTime = 2*time.Minute + 30*time.Second
+
 // expect lets a task alert: when runs fail, and when none succeeds in time. Half of the tasks with few ticks have deadlines.
 func expect(i int, s *task.Spec) {
 	s.Alerts = &task.Alerts{

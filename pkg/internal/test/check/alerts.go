@@ -247,12 +247,7 @@ func (j *alertJudge) checkEnd() {
 		return
 	}
 
-	hasMore := map[record.Ref]bool{} // by namespace and shard
-	for _, ch := range j.records {
-		if ch.alert.Kind == task.AlertMore && ch.alert.IsOpen() {
-			hasMore[record.Ref{Namespace: ch.ref.Namespace, Shard: ch.ref.Shard}] = true
-		}
-	}
+	isCounted := j.countedShards()
 
 	for _, ref := range slices.SortedFunc(maps.Keys(j.cluster.tasks), compareRefs) {
 		t := j.cluster.tasks[ref]
@@ -260,7 +255,7 @@ func (j *alertJudge) checkEnd() {
 			continue
 		}
 
-		if hasMore[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}] {
+		if isCounted[record.Ref{Namespace: ref.Namespace, Shard: ref.Shard}] {
 			continue // its alert may be one of those that are only counted
 		}
 
@@ -299,6 +294,18 @@ func (j *alertJudge) checkEnd() {
 			j.breachTask("G58", ch.ref, 0, key, "the alert max_duration is open, but run %s has ended", ch.alert.Run)
 		}
 	}
+}
+
+// countedShards returns the namespaces and shards in which some alerts are only counted.
+func (j *alertJudge) countedShards() map[record.Ref]bool {
+	counted := map[record.Ref]bool{}
+	for _, ch := range j.records {
+		if ch.alert.Kind == task.AlertMore && ch.alert.IsOpen() {
+			counted[record.Ref{Namespace: ch.ref.Namespace, Shard: ch.ref.Shard}] = true
+		}
+	}
+
+	return counted
 }
 
 // hasOpenAlert reports whether a task has an open alert of a kind.

@@ -61,6 +61,7 @@ type checker struct {
 	access     *accessJudge
 	namespaces *namespaceJudge
 	alerts     *alertJudge
+	successes  *successJudge
 	messages   *messageJudge
 	boots      *bootJudge
 
@@ -84,6 +85,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	parts := &partJudge{judge: base, fences: fences}
 	namespaces := newNamespaceJudge(base)
 	requests := &requestJudge{base}
+	alerts := newAlertJudge(base)
 	attempts := &attemptJudge{judge: base, requests: requests, fences: fences, freezes: freezes, namespaces: namespaces, policies: policies, parts: parts}
 
 	return &checker{
@@ -93,7 +95,7 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		fences: fences, placement: &placementJudge{judge: base}, retention: retention, ledger: newLedgerJudge(base, fences, stats), counters: counters, gaps: gaps,
 		decisions: decisions, attempts: attempts,
 		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
-		namespaces: namespaces, alerts: newAlertJudge(base), messages: newMessageJudge(base), boots: newBootJudge(base),
+		namespaces: namespaces, alerts: alerts, successes: newSuccessJudge(base, alerts), messages: newMessageJudge(base), boots: newBootJudge(base),
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
@@ -114,8 +116,10 @@ func (c *checker) applyRevision(events []Event) {
 
 	c.setRevision(events[0].Revision)
 	c.checkKeys(events)
+	c.successes.advance(events[0].At)
 
 	d := c.decoder.decodeEvents(events)
+	c.successes.noteChanges(d, events)
 
 	if events[0].Listed {
 		c.applyFirstList(d)
@@ -212,6 +216,7 @@ func (c *checker) applyFirstList(d *delta) {
 		c.runs.applyListed(r)
 	}
 
+	c.successes.noteList()
 	c.placement.allowMisplaced()
 }
 

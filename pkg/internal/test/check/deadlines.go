@@ -1,6 +1,7 @@
 package check
 
 import (
+	"errors"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
@@ -20,22 +21,27 @@ type deadlines struct {
 	anyRun bool
 }
 
+// newDeadlines returns the deadlines and the ticks of a task. Without successBy, it has no deadlines.
 func newDeadlines(e *task.Entry, successBy string) (d deadlines, err error) {
 	d.anyRun = oracle.CountsFromCompletion(*e) || len(e.Schedule) == 1 && (e.Schedule[0] == "@manual" || e.Schedule[0] == "@reboot")
 
-	if d.deadlines, err = oracle.NewTiming(task.Entry{Schedule: task.Schedules{successBy}, Timezone: e.Timezone, DST: e.DST}); err != nil {
-		return d, err
+	if successBy != "" {
+		if d.deadlines, err = oracle.NewTiming(task.Entry{Schedule: task.Schedules{successBy}, Timezone: e.Timezone, DST: e.DST}); err != nil {
+			return d, err
+		}
 	}
 	d.ticks, err = oracle.NewTiming(*e)
 
 	return d, err
 }
 
+var errNoDeadlines = errors.New("the task has no deadlines")
+
 // deadlinesOf returns the deadlines of a task by its own expectations or by those of a rule.
 func (j *alertJudge) deadlinesOf(t *taskHistory) (deadlines, error) {
 	a := j.alertsOf(t)
-	if a == nil {
-		a = &task.Alerts{}
+	if a == nil || a.SuccessBy == "" {
+		return deadlines{}, errNoDeadlines
 	}
 
 	return newDeadlines(&t.entry.Entry, a.SuccessBy)
@@ -68,20 +74,8 @@ func newestTick(ticks *oracle.Timing, upTo int64) (last int64, ok bool) {
 	return last, ok
 }
 
-// succeededSince reports whether a run of an incarnation has succeeded whose tick is not before an instant, or that was asked for since then.
-func (t *taskHistory) succeededSince(inc *incarnation, tick int64) bool {
-	for id, r := range t.runs {
-		at := r.tick
-		if asked, ok := task.TimeOfRunID(id); at == 0 && ok {
-			at = asked.UnixMilli()
-		}
-		if r.incarnation == inc && r.ended && r.state == task.Succeeded && !r.isPart() && at >= tick {
-			return true
-		}
-	}
-
-	return false
-}
+// hasSince reports whether a run has succeeded whose tick is not before an instant, or that was asked for since then.
+func (s *successes) hasSince(tick int64) bool { return s.newest != nil && s.newestTick >= tick }
 
 // checkMissedDeadline judges an alert that opens because of a deadline: it has passed, a run was due, and none has succeeded in time.
 func (j *alertJudge) checkMissedDeadline(t *taskHistory, a *task.Alert, wrong func(string, ...any)) {
@@ -100,7 +94,7 @@ func (j *alertJudge) checkMissedDeadline(t *taskHistory, a *task.Alert, wrong fu
 		wrong("its deadline was %s, and it opens at %s", formatTime(a.Deadline.Time), formatTime(a.OpenedAt.Time))
 	case !ok:
 		wrong("there is no tick between the deadline %s and the one before", formatTime(a.Deadline.Time))
-	case t.succeededSince(inc, tick):
+	case inc.successes.hasSince(tick):
 		wrong("a run has succeeded whose tick is not before %s, the one due by %s", formatTime(timeOfMS(tick)), formatTime(a.Deadline.Time))
 	case !d.anyRun && outcome != nil && outcome.state == task.Skipped && (outcome.reason == task.ReasonFrozen || outcome.reason == task.ReasonShadow):
 		wrong("the tick %s was skipped: %s", formatTime(timeOfMS(tick)), outcome.reason)
@@ -131,7 +125,7 @@ func (j *alertJudge) hasMetDeadline(t *taskHistory, former, a *task.Alert) bool 
 		tick = min(tick, due(last))
 	}
 
-	return t.succeededSince(t.entry.incarnation, tick)
+	return t.entry.incarnation.successes.hasSince(tick)
 }
 
 // isAboutSuccess reports whether an expectation is that a run succeeds in time.

@@ -25,8 +25,7 @@
 //   - the access records allowed each write that an audit record describes, and each change of them puts the fence (G27)
 //   - nothing is written or starts that the record of its namespace forbids (G29)
 //   - each record that a trim deletes from a history is in the ledger of its task in the same revision, once (G31)
-//   - an alert opens only if its expectation is not met, and closes only if it is met or nothing is expected any more (G57); whether one opens
-//     for a time or a deadline that passes is not judged
+//   - an alert opens only if its expectation is not met, and closes only if it is met or nothing is expected any more (G57)
 //   - a receiver gets one message at a time, which contains only what is different at one revision, and three within six minutes, or one a minute with a run for each of ten alerts (G59)
 //   - a run's state and its pauses change only in legal steps ("state")
 //   - records can be read ("form")
@@ -34,7 +33,8 @@
 // Options enable further rules, which only the author of a history can demand: only the shards that must move do
 // move (G15); no decision is late outside of faults (G15, G16, G19); all ticks up to a given time are decided
 // (G16); nothing is left of drained nodes (G20); earlier versions, tombstones and dead runs are kept (G25); each
-// change by the API has exactly one audit record (G28); tasks that fail have an alert, and no others (G58); no record leaves a history without a fold (G31).
+// change by the API has exactly one audit record (G28); no record leaves a history without a fold (G31). When all is quiet, tasks that fail have
+// an alert, and no others; while tasks run without faults, those have one within a minute that do not succeed in time, and no others (G58).
 //
 // The deletion of a history record, by a trim, by a purge or together with its task, does not revoke the outcome:
 // the checker has seen it. A record of ticks that did not run may grow by the ticks that follow its last one.
@@ -42,7 +42,7 @@
 // How it works: decoder converts a revision to a delta. clusterState is the replay: the cluster as it was before
 // that revision. Each judge compares the two for one group of guarantees (fenceJudge, placementJudge,
 // decisionJudge, gapJudge, latenessJudge, freezeJudge, policyJudge, counterJudge, attemptJudge, partJudge,
-// retentionJudge, ledgerJudge, accessJudge, namespaceJudge, alertJudge, messageJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
+// retentionJudge, ledgerJudge, accessJudge, namespaceJudge, alertJudge, successJudge, messageJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
 // runTracker and entryTracker apply these one by one and call the judges at each.
 //
 // The checker computes ticks with package oracle, which uses package schedule only for schedules that it does not
@@ -59,6 +59,7 @@
 //   - Why a person has written a chunk of a ledger. It does not judge chunks that it cannot read, or that name a task
 //     which it does not know.
 //   - Ticks at or before the watermark at which the recording began.
+//   - Whether an alert about max_lateness or max_duration opens in time, and any alert while there are faults.
 //   - Clocks. The owner reports created_at, and a node reports its starts, each by its own clock. A clock may be
 //     wrong by Options.Skew.
 //   - Processes. CheckProbeLog judges those.

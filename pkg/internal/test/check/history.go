@@ -96,14 +96,42 @@ type countedPast struct {
 	ends           []runEnd // final ends of runs, in order of revision
 	lastEnd        int64    // the latest end time of a run, in ms
 	lastSuccess    int64    // the revision that recorded the last success of a run; 0: none
-	decidedRunsRev int64    // the latest revision in which ticks became runs
-	decidedRuns    int64    // how many runs that revision created
+	successes      successes
+	decidedRunsRev int64 // the latest revision in which ticks became runs
+	decidedRuns    int64 // how many runs that revision created
 }
 
 // runEnd is the final end of a run: the revision that recorded it, and the time in ms that the record gives.
 type runEnd struct {
 	rev, at int64
 	state   task.State
+}
+
+// successes are the runs of an incarnation that have succeeded. All times are in ms, 0 if none has.
+type successes struct {
+	last       *runHistory // the one that was recorded last
+	lastAt     int64       // when it ended
+	newestAt   int64       // the latest end
+	longest    int64       // the longest duration
+	newest     *runHistory // the one with the newest tick
+	newestTick int64       // its tick, or when it was asked for
+}
+
+// add adds a run that has succeeded.
+func (s *successes) add(r *runHistory, e *task.Run) {
+	s.last, s.lastAt = r, unixMS(e.EndedAt)
+	s.newestAt = max(s.newestAt, s.lastAt)
+	if !e.StartedAt.IsZero() {
+		s.longest = max(s.longest, s.lastAt-unixMS(e.StartedAt))
+	}
+
+	tick := r.tick
+	if asked, ok := task.TimeOfRunID(r.id); tick == 0 && ok {
+		tick = asked.UnixMilli()
+	}
+	if s.newest == nil || tick >= s.newestTick {
+		s.newest, s.newestTick = r, tick
+	}
 }
 
 // isFailure reports whether a final state counts toward the limit of consecutive failures.
@@ -118,7 +146,8 @@ func (in *incarnation) countDecidedRun(rev int64) {
 }
 
 // countEnd adds the final end of a run. Records of ticks that did not run are not ends.
-func (in *incarnation) countEnd(rev int64, e *task.Run) {
+func (in *incarnation) countEnd(r *runHistory, e *task.Run) {
+	rev := r.endedRev
 	if e.State == task.Skipped || e.State == task.Missed {
 		return
 	}
@@ -126,6 +155,7 @@ func (in *incarnation) countEnd(rev int64, e *task.Run) {
 	in.lastEnd = max(in.lastEnd, unixMS(e.EndedAt))
 	if e.State == task.Succeeded {
 		in.lastSuccess = rev
+		in.successes.add(r, e)
 	}
 }
 

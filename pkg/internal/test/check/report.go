@@ -21,6 +21,9 @@ type Event struct {
 	ModRevision    int64  `json:"mod_revision"`
 	CreateRevision int64  `json:"create_revision,omitempty"` // 0 if Deleted
 	Lease          int64  `json:"lease,omitempty"`           // 0: no lease
+
+	// At is when the observer received the change, by its own clock; zero: it is not known.
+	At time.Time `json:"at,omitzero"`
 }
 
 // Options enable rules that hold only for some histories, and describe what disturbed the cluster.
@@ -65,6 +68,9 @@ type Options struct {
 	// and that no alert is open whose expectation is met (G58). From this time on, everything was quiet for longer than an evaluation
 	// takes. Zero: alerts may be late.
 	Evaluated time.Time
+	// Calm are the periods, by the observer's clock, in which no fault was injected and the effects of earlier ones were over. In these,
+	// an expectation about successes that is not met for a minute must have an alert, and none that is met (G58). It takes Event.At.
+	Calm []Period
 	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool
 	// Gone lists nodes that were drained for good: nothing of them may be left when the history ends (G20).
@@ -79,6 +85,9 @@ type Fault struct {
 	Name     string    `json:"name,omitempty"`
 	From, To time.Time // To is when the fault had ended
 }
+
+// Period is a period of time.
+type Period struct{ From, To time.Time }
 
 // WrongClock is a period in which the clock of a node was wrong. From and To are times of that clock.
 type WrongClock struct {

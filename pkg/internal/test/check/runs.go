@@ -327,7 +327,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 
 	rt.retention.checkDeadLetter(d, ch, r, taken)
 	r.endedRev = rt.cluster.revision
-	r.incarnation.countEnd(r.endedRev, e)
+	r.incarnation.countEnd(r, e)
 	rt.stats.countOutcome(r, e)
 }
 

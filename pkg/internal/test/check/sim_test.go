@@ -91,7 +91,7 @@ func newSim(t testing.TB, shards int, nodes ...string) *sim {
 func (s *sim) txn(ops ...op) int64 {
 	s.rev++
 	for _, o := range ops {
-		ev := Event{Revision: s.rev, Key: o.key, ModRevision: s.rev}
+		ev := Event{Revision: s.rev, Key: o.key, ModRevision: s.rev, At: time.UnixMilli(s.now)}
 		if o.value == nil {
 			ev.Deleted = true
 			delete(s.kv, o.key)

@@ -213,11 +213,12 @@ func (r *Recorder) listRecords(ctx context.Context) error {
 		return err
 	}
 
+	now := time.Now().UTC().Round(0) // as Save writes it
 	events := make([]check.Event, 0, len(kvs))
 	for _, e := range kvs {
 		events = append(events, check.Event{
 			Revision: rev, Key: string(e.Key), Value: e.Value, Listed: true,
-			ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease,
+			ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease, At: now,
 		})
 	}
 
@@ -342,6 +343,7 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 		return nil
 	}
 
+	now := time.Now().UTC().Round(0) // as Save writes it
 	events := make([]check.Event, 0, len(res.Events))
 	for _, e := range res.Events {
 		// A repeated event is already held.
@@ -351,7 +353,7 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 
 		events = append(events, check.Event{
 			Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value, Deleted: e.Type == clientv3.EventTypeDelete,
-			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
+			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease, At: now,
 		})
 	}
 

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,6 +22,10 @@ const Flaky = "flaky"
 
 // evaluationTime is how long the cluster has after the last change until all alerts are those of the records (G58).
 const evaluationTime = 75 * time.Second
+
+// watchTime is how long tasks go on after the last fault, so that expectations which are not met get their alerts (G58): one about a minute
+// needs that minute, one more, and the tolerance of the checker.
+const watchTime = 2*time.Minute + 30*time.Second
 
 // maxPause is how long tasks may be paused that expect anything of their pauses.
 const maxPause = time.Minute
@@ -125,6 +130,13 @@ func (u *user) dismissAll(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// watchAlerts lets the tasks go on for a time without faults and without calls of users.
+func (w *world) watchAlerts() {
+	from := time.Now()
+	w.sleep(watchTime)
+	w.calm = append(w.calm, check.Period{From: from, To: time.Now()})
 }
 
 // deleteReceiver deletes the receiver, so that no further messages begin.

@@ -81,6 +81,8 @@ var (
 	ruledScenario      = scenario{"ruled", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withRules, Calls: []string{"set alert rule", "delete alert rule"}, WrapClient: delayAlerts}}
 	repeatingScenario  = scenario{"repeating", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 50 * time.Second, Tasks: 6, Slots: 20, Shape: withLongFailures, Calls: []string{"retry"}}}
 	lateSuccesses      = scenario{"late successes", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"alerts"}, Duration: 70 * time.Second, Tasks: 3, Slots: 20, Shape: withLateSuccesses, Calls: []string{"resume"}}}
+	unmetScenario      = scenario{"unmet", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 160 * time.Second, Tasks: 4, Shape: withUnmet, Calls: []string{"dismiss"}}}
+	metScenario        = scenario{"met", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 240 * time.Second, Tasks: 3, Shape: withSlowSuccess, Calls: []string{"dismiss"}}}
 	bootingScenario    = scenario{"booting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"boots"}, Nodes: 4, Duration: 40 * time.Second, Tasks: 6, Rough: true, Shape: withBoots, Calls: []string{"apply"}}}
 	undeletedScenario  = scenario{"undeleted", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 1, Calls: []string{"apply", "delete", "delete", "undelete"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
@@ -149,6 +151,10 @@ var detections = map[string]detection{
 	"retry-closes":     {[]string{"G57"}, repeatingScenario},
 	"row-only":         {[]string{"G57"}, alertingScenario},
 	"older-tick":       {[]string{"G57"}, lateSuccesses},
+	"success-unread":   {[]string{"G58"}, unmetScenario},
+	"deadline-unread":  {[]string{"G58"}, unmetScenario},
+	"judged-late":      {[]string{"G58"}, unmetScenario},
+	"met-stays-open":   {[]string{"G58"}, metScenario},
 
 	// Decisions.
 	"ledger-twice":      {[]string{"G31"}, foldedScenario},
@@ -276,6 +282,23 @@ func withLateSuccesses(s *task.Spec) {
 	withAlerts(s)
 	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/5 * * * * *"}, task.OverlapSkip, []string{"sim", "40s", "0"}
 	s.Alerts = &task.Alerts{Failures: new(0), SuccessBy: "*/10 * * * * *"}
+}
+
+// withUnmet gives tasks runs that all fail, although successes are expected.
+func withUnmet(s *task.Spec) {
+	withAlerts(s)
+	s.Schedule, s.Action.Process.Command = task.Schedules{"*/10 * * * * *"}, []string{"sim", "300ms", "1"}
+	s.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Minute)}
+	if int(s.Name[len(s.Name)-1])%2 == 0 {
+		s.Alerts.SuccessWithin, s.Alerts.SuccessBy = 0, "*/30 * * * * *"
+	}
+}
+
+// withSlowSuccess gives tasks runs that succeed, but not before a success is expected.
+func withSlowSuccess(s *task.Spec) {
+	withAlerts(s)
+	s.Schedule, s.Overlap, s.Action.Process.Command = task.Schedules{"*/5 * * * * *"}, task.OverlapSkip, []string{"sim", "140s", "0"}
+	s.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(2 * time.Minute)}
 }
 
 // withBoots lets tasks run at boot.

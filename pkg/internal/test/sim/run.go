@@ -98,7 +98,11 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	}
 
 	// Phase of faults. It ends with all faults removed and all nodes running.
+	began := time.Now()
 	w.injectFaults()
+	if !w.hasFaults() {
+		w.calm = []check.Period{{From: began, To: time.Now()}}
+	}
 	w.endFaults()
 	calm()
 	w.resumeNodes()
@@ -114,6 +118,9 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.openNamespace()
 
 	// Pause all tasks and wait until all runs have ended.
+	if w.expectsSuccess() && w.hasFaults() {
+		w.watchAlerts()
+	}
 	if w.expectsSuccess() {
 		w.deleteReceiver()
 	}
@@ -140,6 +147,11 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 // drawsWorkloads reports whether the seed draws workloads, or the options list them.
 func (o *Options) drawsWorkloads() bool {
 	return o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0
+}
+
+// hasFaults reports whether anything may go wrong in the phase of faults.
+func (w *world) hasFaults() bool {
+	return w.opts.Rough || !slices.Equal(w.opts.Only, []string{"calm"}) || slices.ContainsFunc(w.workloads, func(l workload) bool { return l.fault.name != "" })
 }
 
 // startTime returns when the simulation of a seed begins. Half of those with alerts begin shortly before clocks go back, because of their
@@ -378,8 +390,12 @@ func (w *world) buildReport(seed uint64, until time.Time) Report {
 	defer mutant.Suspend()()
 
 	events := checkEvents(w.store.Events())
+	for i := range events {
+		events[i].At = w.times[events[i].Revision]
+	}
+
 	keys := w.admin.Keys()
-	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true, Evaluated: w.evaluated})}
+	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Full: w.full, Audited: true, Evaluated: w.evaluated, Calm: w.calm})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
 		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.judgeLosses(keys, events), w.acks.findViolations(keys, events))
 	for _, what := range w.wrongAnswers {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -57,6 +58,7 @@ type world struct {
 	acks         acks            // what the API answered
 	wrongAnswers []string        // what the API has said about past ticks that is wrong
 	evaluated    time.Time       // see check.Options.Evaluated
+	calm         []check.Period  // see check.Options.Calm
 	edits        edits           // how they were written
 	deliveries   deliveries      // what watches delivered, if lists are judged
 
