@@ -474,6 +474,35 @@ func TestLoginLink_OfRootIsLimited(t *testing.T) {
 	}
 }
 
+// The limits of sessions and links of root are those of one node: root of one host does not end what root of another has.
+func TestLoginLink_OfRootIsCountedForEachNode(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	spare := w.rootLink("node-b")
+	s, err := w.with(w.rootLink("node-a").Secret).Sessions.UseLink(ctx)
+	must(t, err)
+
+	at := w.url
+	socket, err := client.New(client.Config{Server: w.serveSocket("node-b", 0)})
+	must(t, err)
+	w.url = w.serve("node-b")
+	for range 20 {
+		l, err := socket.Sessions.CreateLink(ctx)
+		must(t, err)
+		_, err = w.with(l.Secret).Sessions.UseLink(ctx)
+		must(t, err)
+	}
+
+	wantStatus(t, "the first link of the node, after 20 links that were used", w.as(spare.Secret, "POST", "/v1/login-links:use", ""), http.StatusCreated, "")
+	listed, err := w.Tokens.ListWithSessions(ctx, access.RootSubject)
+	must(t, err)
+	if len(listed) != 21 {
+		t.Errorf("root has %d sessions, want 20 of node-b and 1 of node-a", len(listed))
+	}
+
+	w.url = at
+	wantStatus(t, "the session of the other node", w.as(s.Secret, "GET", "/v1/tasks", ""), http.StatusOK, "")
+}
+
 // An administrator ends a session of root like any token, and no write of it commits afterwards.
 //
 // Verifies: G27

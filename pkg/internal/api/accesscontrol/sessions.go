@@ -57,6 +57,7 @@ const (
 	rootSessionAge = time.Hour
 	// maxSessions is the maximum number of sessions that one token has, and of login links. One more ends the oldest. The
 	// limit is for each token, so that the holder of a token with a scope cannot end the sessions of its subject's others.
+	// That of root is for each node, so that root of one host cannot end the sessions of root of another.
 	maxSessions = 20
 	// maxRemovedSessions is how many sessions that have ended one transaction deletes at most.
 	maxRemovedSessions = 40
@@ -112,7 +113,7 @@ func (h *sessionHandlers) createOfToken(c *httpapi.Call, kind string, age time.D
 		h.inheritFromParent(c, &made, parent, kind, age)
 		rights.Describe(store.DescribeToken(nil, &made.Token))
 
-		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), store.NewSession{Token: made, Remove: h.sessionsToRemove(v, parent.Subject, parent.ID, kind)}))
+		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made)}))
 	})
 	if err != nil {
 		return "", t, err
@@ -142,7 +143,7 @@ func (h *sessionHandlers) createOfRoot(c *httpapi.Call) (secret string, t task.T
 		}
 
 		rights.Describe(store.DescribeToken(nil, &made.Token))
-		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made.Subject, "", task.TokenKindLink)}
+		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made)}
 
 		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), n))
 	})
@@ -178,7 +179,7 @@ func (h *sessionHandlers) useLink(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		rights.Describe(store.DescribeToken(nil, &made.Token))
-		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made.Subject, made.Parent, task.TokenKindSession)}
+		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made)}
 
 		return httpapi.About(made.ID, h.store.As(rights).UseLink(c.Context(), id, v.Created(id), n))
 	})
@@ -259,11 +260,12 @@ func requireKind(c *httpapi.Call, v *authority.View, kind string) error {
 }
 
 // sessionsToRemove returns the sessions or links of a token that a new one replaces: those that have ended, and the oldest
-// of the others if there are too many. Without a parent, they are the sessions of a subject that have none.
-func (h *sessionHandlers) sessionsToRemove(v *authority.View, subject, parent, kind string) []string {
+// of the others if there are too many. Without a parent, they are the sessions of a subject that have none; those of root are
+// counted for each node.
+func (h *sessionHandlers) sessionsToRemove(v *authority.View, made record.Token) []string {
 	var live, remove []string
 	for t := range v.EachToken() {
-		if t.Subject != subject || t.Parent != parent || t.Kind != kind {
+		if t.Subject != made.Subject || t.Parent != made.Parent || t.Kind != made.Kind || t.Node != made.Node {
 			continue
 		}
 
@@ -309,7 +311,7 @@ func (h *sessionHandlers) startSession(c *httpapi.Call, id oidclogin.Identity) (
 		made.Kind, made.Subject, made.Name, made.Mail = task.TokenKindSession, id.Subject, id.Name, id.Mail
 		made.CreatedAt, made.CreatedBy, made.Until = h.now.Stamp(), c.Actor(), task.At(h.now().Add(sessionAge))
 		rights.Describe(store.DescribeToken(nil, &made.Token))
-		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, id.Subject, "", task.TokenKindSession)}
+		n := store.NewSession{Token: made, Remove: h.sessionsToRemove(v, made)}
 
 		return httpapi.About(made.ID, h.store.As(rights).CreateSession(c.Context(), n))
 	})
