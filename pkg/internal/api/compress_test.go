@@ -95,10 +95,12 @@ func TestRevalidation_AnswersNotModified(t *testing.T) {
 			t.Fatalf("%s: %d, tag %q", path, res.StatusCode, tag)
 		}
 
-		for match, want := range map[string]int{tag: 304, "W/" + tag: 304, `"x", ` + tag: 304, "*": 304, `"x"`: 200, "x": 200} {
+		packed := httpapi.GzipETag(tag)
+		for match, want := range map[string]string{tag: tag, "W/" + tag: tag, `"x", ` + tag: tag, "*": tag, packed: packed, "W/" + packed: packed, `"x"`: "", "x": ""} {
 			res, body := w.fetch("GET", path, "", map[string]string{"If-None-Match": match, "Accept-Encoding": "gzip"})
-			if res.StatusCode != want || (want == 304) != (len(body) == 0) || res.Header.Get("ETag") != tag {
-				t.Errorf("%s with %s: %d with %d bytes and the tag %s, want %d", path, match, res.StatusCode, len(body), res.Header.Get("ETag"), want)
+			is304 := res.StatusCode == http.StatusNotModified
+			if is304 != (want != "") || is304 != (len(body) == 0) || is304 && res.Header.Get("ETag") != want || res.Header.Get("Vary") == "" {
+				t.Errorf("%s with %s: %d with %d bytes and %v, want the tag %q", path, match, res.StatusCode, len(body), res.Header, want)
 			}
 		}
 	}
@@ -111,7 +113,40 @@ func TestRevalidation_AnswersNotModified(t *testing.T) {
 		t.Errorf("a task: %d", res.StatusCode)
 	}
 
-	if httpapi.HasETag(&http.Request{Header: http.Header{"If-None-Match": {"*"}}}, "") {
+	if httpapi.MatchETag(&http.Request{Header: http.Header{"If-None-Match": {"*"}}}, "") != "" {
 		t.Error("an answer without a tag is never the same")
+	}
+}
+
+// A strong ETag stands for the bytes of an answer (RFC 9110, 8.8.3.3), so the compressed answer has another one than the plain one.
+// Callers may send either, because many do not know that their library has decompressed the answer.
+func TestCompression_GivesAnswersAnotherETag(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", "@daily")
+	wantStatus(t, "a description", w.do(request{method: "PATCH", path: "/v1/namespaces/default/tasks/a", body: `{"description":"` + strings.Repeat("long ", 500) + `"}`}), http.StatusOK, "")
+
+	for _, path := range []string{"/v1/namespaces/default/tasks/a", "/openapi.json", "/openapi.yaml"} {
+		plain, text := w.fetch("GET", path, "", nil)
+		packed, bytes := w.fetch("GET", path, "", map[string]string{"Accept-Encoding": "gzip"})
+		if packed.Header.Get("Content-Encoding") != "gzip" || packed.Header.Get("ETag") != httpapi.GzipETag(plain.Header.Get("ETag")) {
+			t.Errorf("%s: the plain answer has %v, the compressed one %v", path, plain.Header, packed.Header)
+		}
+
+		r, err := gzip.NewReader(strings.NewReader(string(bytes)))
+		must(t, err)
+		unpacked, err := io.ReadAll(r)
+		must(t, err)
+		if string(unpacked) != string(text) {
+			t.Errorf("%s: the compressed answer is another one", path)
+		}
+	}
+
+	const path = "/v1/namespaces/default/tasks/a"
+	for i, encoding := range []string{"", "gzip"} {
+		res, _ := w.fetch("GET", path, "", map[string]string{"Accept-Encoding": encoding})
+		change := w.do(request{method: "PATCH", path: path, body: fmt.Sprintf(`{"timeout":"%dm"}`, i+1), header: map[string]string{"If-Match": res.Header.Get("ETag")}})
+		wantStatus(t, "If-Match: "+res.Header.Get("ETag"), change, http.StatusOK, "")
+		again := w.do(request{method: "PATCH", path: path, body: `{"timeout":"9m"}`, header: map[string]string{"If-Match": res.Header.Get("ETag")}})
+		wantStatus(t, "If-Match with a former ETag", again, http.StatusPreconditionFailed, client.CodeStale)
 	}
 }

@@ -64,7 +64,9 @@ func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer
 
 		c.Writer.Header().Set("ETag", d.tag)
 		c.Writer.Header().Set("Cache-Control", "no-cache") // it may be kept, and is compared with If-None-Match
-		if httpapi.HasETag(c.Request, d.tag) {
+		if tag := httpapi.MatchETag(c.Request, d.tag); tag != "" {
+			c.Writer.Header().Set("ETag", tag)
+			c.Writer.Header().Set("Vary", "Accept-Encoding")
 			return httpapi.Answer{Status: http.StatusNotModified}, nil
 		}
 

@@ -160,7 +160,7 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 	}
 
 	if rt.Tagged {
-		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The revision of the object, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
+		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The revision of the object, in quotes; if the answer is compressed, with -gzip after it. Both can be sent in If-Match and If-None-Match.", Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
 
 	op.Responses[strconv.Itoa(rt.Status)] = ok

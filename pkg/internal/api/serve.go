@@ -300,12 +300,13 @@ func (s *server) serveRoute(w http.ResponseWriter, r *http.Request, rt *httpapi.
 		return
 	}
 
-	if rt.Revalidated && httpapi.HasETag(r, w.Header().Get("ETag")) {
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-
 	s.compressed(w, r, rt, func(w http.ResponseWriter) {
+		if tag := httpapi.MatchETag(r, w.Header().Get("ETag")); rt.Revalidated && tag != "" {
+			w.Header().Set("ETag", tag)
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+
 		w.Header().Set("Content-Type", httpapi.TypeJSON)
 		w.WriteHeader(a.Status)
 		_ = httpapi.WriteJSON(w, a.Body) // an error means that the caller has gone
@@ -318,7 +319,8 @@ const minCompressed = 1400
 // newCompressor returns the wrapper that compresses answers with gzip if the client accepts that. JSON becomes five times smaller
 // at the lowest level, and only a little smaller at higher ones, which cost more time.
 func newCompressor() func(http.Handler) http.HandlerFunc {
-	wrap, err := gzhttp.NewWrapper(gzhttp.MinSize(minCompressed), gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	wrap, err := gzhttp.NewWrapper(gzhttp.MinSize(minCompressed), gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false),
+		gzhttp.SuffixETag(httpapi.GzipSuffix))
 	if err != nil {
 		panic(err) // the options are constant
 	}

@@ -136,10 +136,11 @@ func (c *Call) readConditions() error {
 	return nil
 }
 
-// parseETag parses a revision in quotes, as ETag formats it.
+// parseETag parses a revision in quotes, as ETag formats it, also that of a compressed answer.
 func parseETag(s string) (int64, bool) {
 	s, open := strings.CutPrefix(strings.TrimSpace(s), `"`)
 	s, closed := strings.CutSuffix(s, `"`)
+	s = strings.TrimSuffix(s, GzipSuffix)
 	rev, err := strconv.ParseInt(s, 10, 64)
 	return rev, open && closed && err == nil && rev > 0 && s[0] != '+' && s[0] != '0'
 }
@@ -147,18 +148,33 @@ func parseETag(s string) (int64, bool) {
 // ETag formats a revision for the header ETag.
 func ETag(revision int64) string { return strconv.Quote(strconv.FormatInt(revision, 10)) }
 
-// HasETag reports whether If-None-Match of a request contains an ETag: the caller has the answer already. Tags are compared
-// weakly, as RFC 9110 requires for this header.
-func HasETag(r *http.Request, tag string) bool {
+// GzipSuffix ends the ETag of an answer that is compressed. An ETag stands for the bytes of an answer, so those of the plain and
+// the compressed answer have to differ (RFC 9110, 8.8.3.3). A caller may send either of them.
+const GzipSuffix = "-gzip"
+
+// GzipETag returns the ETag of the compressed answer.
+func GzipETag(tag string) string { return strings.TrimSuffix(tag, `"`) + GzipSuffix + `"` }
+
+// MatchETag returns the ETag in If-None-Match of a request by which the caller has the answer already: the given one, or that of
+// the compressed answer. It returns "" if there is none. Tags are compared weakly, as RFC 9110 requires for this header.
+func MatchETag(r *http.Request, tag string) string {
+	if tag == "" {
+		return ""
+	}
+
 	for _, value := range r.Header.Values("If-None-Match") {
 		for _, one := range strings.Split(value, ",") {
-			if one = strings.TrimSpace(one); tag != "" && (one == "*" || strings.TrimPrefix(one, "W/") == tag) {
-				return true
+			one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
+			if one == tag || one == GzipETag(tag) {
+				return one
+			}
+			if one == "*" {
+				return tag
 			}
 		}
 	}
 
-	return false
+	return ""
 }
 
 // readBody reads the body if the operation has one, and rejects it otherwise.
