@@ -118,6 +118,26 @@ func TestRevalidation_AnswersNotModified(t *testing.T) {
 	}
 }
 
+// The OpenAPI document is the largest answer without a token, and the same for all callers: it is compressed once.
+func TestCompression_OfTheOpenAPIDocumentCostsNothing(t *testing.T) {
+	w := newWorld(t)
+	answers := func(encoding string) (length int, packed bool) {
+		res, b := w.fetch("GET", "/openapi.json", "", map[string]string{"Accept-Encoding": encoding})
+		if res.ContentLength != int64(len(b)) {
+			t.Errorf("with %q, the length is %d of %d bytes", encoding, res.ContentLength, len(b))
+		}
+		return len(b), res.Header.Get("Content-Encoding") == "gzip"
+	}
+
+	plain, _ := answers("")
+	for encoding, want := range map[string]bool{"gzip": true, "br, gzip;q=0.5": true, "gzip, deflate, br": true, "gzip;q=0": false, "identity": false, "br": false} {
+		length, packed := answers(encoding)
+		if packed != want || packed != (length*4 < plain) {
+			t.Errorf("with %q: %d bytes of %d, compressed: %v", encoding, length, plain, packed)
+		}
+	}
+}
+
 // A strong ETag stands for the bytes of an answer (RFC 9110, 8.8.3.3), so the compressed answer has another one than the plain one.
 // Callers may send either, because many do not know that their library has decompressed the answer.
 func TestCompression_GivesAnswersAnotherETag(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2/negotiation"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -62,26 +63,33 @@ func (s *server) serveOpenAPI(format string) func(*httpapi.Call) (httpapi.Answer
 			return httpapi.Answer{}, err
 		}
 
-		c.Writer.Header().Set("ETag", d.tag)
-		c.Writer.Header().Set("Cache-Control", "no-cache") // it may be kept, and is compared with If-None-Match
+		h := c.Writer.Header()
+		h.Set("Cache-Control", "no-cache") // it may be kept, and is compared with If-None-Match
+		h.Set("Vary", "Accept-Encoding")
 		if tag := httpapi.MatchETag(c.Request, d.tag); tag != "" {
-			c.Writer.Header().Set("ETag", tag)
-			c.Writer.Header().Set("Vary", "Accept-Encoding")
+			h.Set("ETag", tag)
 			return httpapi.Answer{Status: http.StatusNotModified}, nil
 		}
 
-		text := d.asJSON
-		if format == "yaml" {
-			text = d.asYAML
+		// The document is the same for all callers, so it is not compressed again for each of them.
+		text, tag := d.text[format], d.tag
+		if acceptsGzip(c.Request) {
+			text, tag = d.packed[format], httpapi.GzipETag(d.tag)
+			h.Set("Content-Encoding", "gzip")
 		}
-
-		s.compressed(c.Writer, c.Request, c.Operation, func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "application/openapi+"+format)
-			_, _ = w.Write(text) // an error means that the caller has gone
-		})
+		h.Set("ETag", tag)
+		h.Set("Content-Type", "application/openapi+"+format)
+		h.Set("Content-Length", strconv.Itoa(len(text)))
+		_, _ = c.Writer.Write(text) // an error means that the caller has gone
 
 		return httpapi.Answer{}, nil
 	}
+}
+
+// acceptsGzip reports whether a client prefers an answer that is compressed with gzip.
+func acceptsGzip(r *http.Request) bool {
+	// identity is the first, because the function returns the first one also for a weight of 0.
+	return negotiation.SelectQValue(r.Header.Get("Accept-Encoding"), []string{"identity", "gzip"}) == "gzip"
 }
 
 const openAPIAbout = "It needs no token. The document describes the version of Carillon that the node runs."

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -271,12 +273,12 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 	return p
 }
 
-// openAPIDocument is the OpenAPI document of a version in both formats.
+// openAPIDocument is the OpenAPI document of a version by format, plain and compressed.
 type openAPIDocument struct {
-	once           sync.Once
-	asJSON, asYAML []byte
-	tag            string // an ETag that changes with the document
-	err            error
+	once         sync.Once
+	text, packed map[string][]byte
+	tag          string // an ETag that changes with the document
+	err          error
 }
 
 // openAPIDocuments are the documents that this process has generated, by version.
@@ -291,11 +293,28 @@ func openAPIOf(version string) (*openAPIDocument, error) {
 		// Only the descriptions of the routes are used. No handler is called, so the handlers need no dependencies.
 		s := server{Config: Config{Version: version}, control: accesscontrol.New(accesscontrol.Config{})}
 
-		d.asJSON, d.asYAML, d.err = s.describeAPI()
-		d.tag = fmt.Sprintf(`"%x"`, sha256.Sum256(d.asJSON))
+		d.load(&s)
 	})
 
 	return d, d.err
+}
+
+// load generates the document.
+func (d *openAPIDocument) load(s *server) {
+	asJSON, asYAML, err := s.describeAPI()
+	if d.err = err; err != nil {
+		return
+	}
+
+	d.tag = fmt.Sprintf(`"%x"`, sha256.Sum256(asJSON))
+	d.text, d.packed = map[string][]byte{"json": asJSON, "yaml": asYAML}, map[string][]byte{}
+	for format, text := range d.text {
+		var b bytes.Buffer
+		z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // an error is only that of an unknown level
+		_, _ = z.Write(text)                                  // a buffer accepts all
+		_ = z.Close()
+		d.packed[format] = b.Bytes()
+	}
 }
 
 // Document returns the OpenAPI document as JSON, as a node of this version serves it at /openapi.json.
@@ -305,7 +324,7 @@ func Document(version string) ([]byte, error) {
 		return nil, err
 	}
 
-	return d.asJSON, nil
+	return d.text["json"], nil
 }
 
 // describeAPI generates the OpenAPI document from the routes.
