@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -23,6 +24,10 @@ const (
 // find that out, it prints why.
 func noteStranded(ctx context.Context, f *factory.Factory, c *client.Client, without []string) {
 	nodes, err := c.Nodes.List(ctx)
+	var namespaces []task.Namespace
+	if err == nil {
+		namespaces, err = c.Namespaces.List(ctx)
+	}
 	var tasks []client.Task
 	if err == nil {
 		tasks, err = c.Tasks.List(ctx, client.TaskListOptions{Brief: true, Limit: maxChecked})
@@ -32,11 +37,17 @@ func noteStranded(ctx context.Context, f *factory.Factory, c *client.Client, wit
 		return
 	}
 
+	limits := map[string]*task.Namespace{} // whose selectors are joined to those of their tasks
+	for i := range namespaces {
+		limits[namespaces[i].Name] = &namespaces[i]
+	}
+
 	left := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return slices.Contains(without, n.Name) })
 	var stranded []string
 	for _, t := range tasks {
-		needsKey := t.Action.NeedsKey()
-		if len(t.Target.Takers(left, needsKey)) == 0 && len(t.Target.Takers(nodes, needsKey)) > 0 {
+		target, needsKey := t.Target, t.Action.NeedsKey()
+		target.Selector = access.JoinSelector(limits[t.Namespace], target.Selector)
+		if len(target.Takers(left, needsKey)) == 0 && len(target.Takers(nodes, needsKey)) > 0 {
 			stranded = append(stranded, t.Namespace+"/"+t.Name)
 		}
 	}
