@@ -7,14 +7,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
-	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
 	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/wait"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // testCommand returns "carillon alert test".
 func testCommand(f *factory.Factory) *cobra.Command {
-	var wait taskcmd.Wait
+	var waiting wait.Flag
 	cmd := &cobra.Command{
 		Use:   "test RECEIVER",
 		Short: "Send a test message to a receiver",
@@ -24,7 +24,7 @@ func testCommand(f *factory.Factory) *cobra.Command {
 		Args:              factory.Args(1, 1, "the receiver's name"),
 		ValidArgsFunction: complete.Receivers(f),
 	}
-	wait.BindFlag(cmd.Flags(), "wait until the run has ended; exit with 9 if it did not succeed")
+	waiting.Bind(cmd.Flags(), "wait until the run has ended; exit with 9 if it did not succeed")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		r, err := selection.ParseRef(f, words[0])
@@ -47,8 +47,8 @@ func testCommand(f *factory.Factory) *cobra.Command {
 
 		runs := []task.Run{t.Run}
 		var failed error
-		if wait.On {
-			failed = taskcmd.AwaitRuns(ctx, f, c, runs, wait.Limit, false)
+		if waiting.On {
+			failed = wait.ForRuns(ctx, f, c, runs, waiting.Limit, false)
 		} else {
 			f.SayNext("carillon run get -n %s %s", r.Namespace, t.ID)
 		}

@@ -92,6 +92,23 @@ func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
+// ReadEnv parses the values of a flag --env.
+func ReadEnv(pairs []string) (map[string]string, error) {
+	env := map[string]string{}
+	for _, text := range pairs {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, failure.Usage("--env %s: use NAME=VALUE", task.Quote(text))
+		}
+		if _, twice := env[name]; twice {
+			return nil, failure.Usage("--env %s: %s is given twice", task.Quote(text), task.Quote(name))
+		}
+		env[name] = value
+	}
+
+	return env, nil
+}
+
 // ParseTime parses the value of a flag, which is given without dashes, with schedule.ReadInstant: a time as people write it,
 // relative to now. A time without an offset is in zone, which must be the zone in which the command prints times. It returns the
 // zero time for an empty value.

@@ -1,5 +1,5 @@
-// Package run implements "carillon run": it lists, shows, cancels, pauses, resumes, retries and dismisses runs.
-// Package logs prints their output.
+// Package run implements "carillon run": it lists, shows, cancels, pauses, resumes, retries, reruns and dismisses
+// runs. Package logs prints their output.
 package run
 
 import (
@@ -24,16 +24,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command returns "carillon run", with further commands.
-func Command(f *factory.Factory, further ...*cobra.Command) *cobra.Command {
+// Command returns "carillon run".
+func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
 		Short:   "Manage runs",
 		Long:    "Show and manage runs: waiting, active and ended ones.\n\n" + selection.RunHelp,
 	}
-	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f), replayCommand(f))
-	cmd.AddCommand(further...)
+	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), rerunCommand(f), dismissCommand(f), replayCommand(f))
 
 	return cmd
 }

@@ -1,4 +1,4 @@
-package task
+package run
 
 import (
 	"github.com/spf13/cobra"
@@ -9,16 +9,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/cli/wait"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// RerunCommand returns "carillon run rerun". It is here, because it waits for its run as trigger does.
-func RerunCommand(f *factory.Factory) *cobra.Command {
+// rerunCommand returns "carillon run rerun".
+func rerunCommand(f *factory.Factory) *cobra.Command {
 	var flags struct {
 		env        []string
 		key        string
-		wait       Wait
+		wait       wait.Flag
 		exitStatus bool
 	}
 	cmd := &cobra.Command{
@@ -39,7 +40,7 @@ func RerunCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for the new run, as `NAME=VALUE`; may be repeated")
 	cmd.Flags().StringVar(&flags.key, "idempotency-key", "", "start the run only once with this `KEY`, however often you repeat the command")
 	_ = cmd.RegisterFlagCompletionFunc("idempotency-key", cobra.NoFileCompletions)
-	flags.wait.BindFlag(cmd.Flags(), "wait until the new run has ended; exit with 9 if it did not succeed")
+	flags.wait.Bind(cmd.Flags(), "wait until the new run has ended; exit with 9 if it did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
@@ -51,7 +52,7 @@ func RerunCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		env, err := readEnv(flags.env)
+		env, err := factory.ReadEnv(flags.env)
 		if err != nil {
 			return err
 		}
@@ -79,7 +80,7 @@ func RerunCommand(f *factory.Factory) *cobra.Command {
 		runs := []task.Run{t.Run}
 		var failed error
 		if flags.wait.On {
-			failed = AwaitRuns(ctx, f, c, runs, flags.wait.Limit, flags.exitStatus)
+			failed = wait.ForRuns(ctx, f, c, runs, flags.wait.Limit, flags.exitStatus)
 		}
 
 		if err := output.EmitChanged(&f.Printer, runs, 1, selection.RunName); err != nil {

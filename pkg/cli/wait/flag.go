@@ -1,4 +1,5 @@
-package task
+// Package wait is the flag --wait of commands that start runs, and what it does: it waits for the runs and prints their output.
+package wait
 
 import (
 	"strconv"
@@ -10,22 +11,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Wait is the value of a flag --wait, which may have a limit: --wait=10m.
-type Wait struct {
+// Flag is the value of a flag --wait, which may have a limit: --wait=10m.
+type Flag struct {
 	On    bool
 	Limit time.Duration // 0: none
 }
 
-// BindFlag declares --wait. what ends the sentence that describes it.
-func (w *Wait) BindFlag(flags *pflag.FlagSet, what string) {
-	flags.Var(w, "wait", what+"; --wait=10m waits at most this `DURATION`, then exits with 5")
+// Bind declares --wait. what ends the sentence that describes it.
+func (f *Flag) Bind(flags *pflag.FlagSet, what string) {
+	flags.Var(f, "wait", what+"; --wait=10m waits at most this `DURATION`, then exits with 5")
 	flags.Lookup("wait").NoOptDefVal = "true"
 }
 
 // Check refuses --wait 10m. A flag whose value may be missing takes it only after an equals sign, so the duration would be the
 // name of a task. words are those of the command line without the flags.
-func (w *Wait) Check(words []string) error {
-	if !w.On || w.Limit > 0 || len(words) == 0 {
+func (f *Flag) Check(words []string) error {
+	if !f.On || f.Limit > 0 || len(words) == 0 {
 		return nil
 	}
 
@@ -38,20 +39,20 @@ func (w *Wait) Check(words []string) error {
 }
 
 // String implements pflag.Value.
-func (w *Wait) String() string {
-	if w.Limit > 0 {
-		return task.Duration(w.Limit).String()
+func (f *Flag) String() string {
+	if f.Limit > 0 {
+		return task.Duration(f.Limit).String()
 	}
-	return strconv.FormatBool(w.On)
+	return strconv.FormatBool(f.On)
 }
 
 // Type implements pflag.Value.
-func (w *Wait) Type() string { return "wait" }
+func (f *Flag) Type() string { return "wait" }
 
 // Set implements pflag.Value.
-func (w *Wait) Set(text string) error {
+func (f *Flag) Set(text string) error {
 	if on, err := strconv.ParseBool(text); err == nil {
-		*w = Wait{On: on}
+		*f = Flag{On: on}
 		return nil
 	}
 
@@ -62,7 +63,7 @@ func (w *Wait) Set(text string) error {
 	if err != nil {
 		return err
 	}
-	*w = Wait{On: true, Limit: d.Std()}
+	*f = Flag{On: true, Limit: d.Std()}
 
 	return nil
 }
