@@ -92,6 +92,12 @@ func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
+// BindKey declares --idempotency-key. RefuseEmpty must check its value. usage is what the key does.
+func BindKey(cmd *cobra.Command, key *string, usage string) {
+	cmd.Flags().StringVar(key, "idempotency-key", "", usage+" with this `KEY`, however often you repeat the command")
+	_ = cmd.RegisterFlagCompletionFunc("idempotency-key", cobra.NoFileCompletions)
+}
+
 // ReadEnv parses the values of a flag --env.
 func ReadEnv(pairs []string) (map[string]string, error) {
 	env := map[string]string{}

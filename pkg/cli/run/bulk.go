@@ -27,6 +27,8 @@ type bulkFlags struct {
 	states []string
 	dead   bool                // only dead runs
 	parts  bool                // include parts of runs
+	once   bool                // the command has --idempotency-key
+	key    string              // its value
 	of     []task.State        // the states of runs to which the command applies
 	only   func(task.Run) bool // a further condition; nil: none
 	// skip returns the runs of a list that a glob or a flag selects, without those to which the command does not apply. nil: all.
@@ -44,6 +46,9 @@ func (b *bulkFlags) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&b.all, "all", false, usage+" of the namespace, or of all namespaces with -A")
 	cmd.Flags().StringSliceVar(&b.states, "state", nil, "select only runs in these `STATES`: "+strings.Join(stateNames(b.of), ", "))
 	complete.RegisterFixed(cmd, "state", stateNames(b.of)...)
+	if b.once {
+		factory.BindKey(cmd, &b.key, "retry only one run of each task")
+	}
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
 }
 
@@ -71,6 +76,11 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *bulkFlags, pa
 		if err != nil {
 			return err
 		}
+		if p.once {
+			if err := factory.RefuseEmpty(cmd, "idempotency-key"); err != nil {
+				return err
+			}
+		}
 
 		c, err := f.Connect()
 		if err != nil {
@@ -78,6 +88,9 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *bulkFlags, pa
 		}
 
 		chosen, broad, err := chosenRuns(ctx, f, c, words, p, states)
+		if err == nil && p.key != "" {
+			err = refuseSharedKey(chosen)
+		}
 		if err != nil {
 			return err
 		}
@@ -208,6 +221,26 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	return list, true, nil
 }
 
+// refuseSharedKey rejects two runs of one task: the server would reject the second one, because its key was used for the first.
+func refuseSharedKey(chosen []chosenRun) error {
+	first := map[selection.Ref]string{}
+	for _, r := range chosen {
+		if r.run.ID == "" {
+			continue // it was named; the server decides
+		}
+
+		of := selection.Ref{Namespace: r.run.Namespace, Name: r.run.Task}
+		if before, twice := first[of]; twice {
+			e := failure.Usage("--idempotency-key: a key is for one run of each task, but %s and %s are runs of the same task", before, r.word)
+			e.Hint = "name the runs, each with a key of its own"
+			return e
+		}
+		first[of] = r.word
+	}
+
+	return nil
+}
+
 // readStates parses the values of --state.
 func readStates(names []string, known []task.State) ([]task.State, error) {
 	var states []task.State
@@ -262,25 +295,38 @@ var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
 
 // retryCommand returns "carillon run retry".
 func retryCommand(f *factory.Factory) *cobra.Command {
+	p := &bulkFlags{dead: true, of: deadStates, skip: skipMessages, once: true}
 	cmd := &cobra.Command{
 		Use:   "retry",
 		Short: "Retry dead runs",
 		Long: "Retry dead runs: runs that failed, timed out or were lost and have no attempt left. The command queues a new run with\n" +
 			"the environment of the old one, and removes the old one from the list of dead runs. A glob selects the dead runs of all\n" +
-			"tasks whose names match. Messages to receivers of alerts are not retried: what is still open is sent again.\n\n" + selection.RunHelp,
+			"tasks whose names match. Messages to receivers of alerts are not retried: what is still open is sent again.\n\n" +
+			"A script that may run twice, or is repeated after a failure, names the run and gives --idempotency-key. Within an hour,\n" +
+			"the same key of the same user gives the run that was queued before, and other runs of the task are rejected with that\n" +
+			"key.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
+  carillon run retry 20261120T220500.000Z-k3f9 --idempotency-key ticket-4711
   carillon run retry 'nightly-*' --state timed_out
   carillon run retry -l team=data --yes
   carillon run retry --all --dry-run`,
 	}
-	return runsCommand(f, cmd, &bulkFlags{dead: true, of: deadStates, skip: skipMessages}, "queued again",
+	return runsCommand(f, cmd, p, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			t, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
+			t, err := c.Runs.RetryWith(ctx, r.Namespace, r.Task, r.ID, p.key)
 			if err == nil {
 				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
 			}
-			return t.Run, fmt.Sprintf("queued %s as a retry of %s", t.ID, r.ID), err
+			return t.Run, fmt.Sprintf("%s as a retry of %s", queuedWords(f, t, p.key), r.ID), err
 		}, selection.RunName)
+}
+
+// queuedWords describes a run that was queued now, or by an earlier command with the same --idempotency-key.
+func queuedWords(f *factory.Factory, t client.Triggered, key string) string {
+	if t.Replayed && key != "" {
+		return fmt.Sprintf("already queued %s, %s,", t.ID, view.PlainRunResult(f, t.Run))
+	}
+	return "queued " + t.ID
 }
 
 // skipMessages removes the runs of receivers of alerts, which the server does not retry. Their runs are all manual.

@@ -38,8 +38,7 @@ func rerunCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Runs(f),
 	}
 	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for the new run, as `NAME=VALUE`; may be repeated")
-	cmd.Flags().StringVar(&flags.key, "idempotency-key", "", "start the run only once with this `KEY`, however often you repeat the command")
-	_ = cmd.RegisterFlagCompletionFunc("idempotency-key", cobra.NoFileCompletions)
+	factory.BindKey(cmd, &flags.key, "start the run only once")
 	flags.wait.Bind(cmd.Flags(), "wait until the new run has ended; exit with 9 if it did not succeed")
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -74,7 +73,7 @@ func rerunCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		f.Say("queued %s as a rerun of %s", t.ID, run.ID)
+		f.Say("%s as a rerun of %s", queuedWords(f, t, flags.key), run.ID)
 		view.NoteHeld(f, selection.Ref{Namespace: run.Namespace, Name: run.Task}, t)
 
 		runs := []task.Run{t.Run}
