@@ -174,7 +174,7 @@ func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
 			t.Errorf("%s: %d, %q", format, code, out.String())
 		}
 
-		if said := strings.Contains(errs.String(), "1 tasks were applied; to continue, run the same command again"); said != (format == output.FormatTable) {
+		if said := strings.Contains(errs.String(), "applied 1 task; to continue, run the same command again"); said != (format == output.FormatTable) {
 			t.Errorf("%s: %q", format, errs.String())
 		}
 	}

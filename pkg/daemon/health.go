@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -113,7 +114,7 @@ func (h *nodeHealth) CheckAlive() error {
 func (h *nodeHealth) Status() string {
 	s := fmt.Sprintf("%d running", h.executor.Running())
 	if slices.Contains(h.cfg.Roles, task.RoleScheduler) {
-		s = fmt.Sprintf("%d shards, %s", h.keeper.Running(), s)
+		s = wording.Plural(int64(h.keeper.Running()), "shard") + ", " + s
 	}
 
 	if err := h.listeners.listenError(); err != nil {

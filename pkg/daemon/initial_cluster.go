@@ -83,7 +83,7 @@ func (c *Config) validateMembers(scheme string) error {
 	}
 
 	if n := len(c.InitialCluster); n < 2 || n > 9 {
-		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "has %d members, not 2 to 9: 3 members tolerate one failure, 5 tolerate two; a single member needs no initial_cluster", n)
+		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "%d is not a number of members from 2 to 9: 3 members tolerate one failure, 5 tolerate two; a single member needs no initial_cluster", n)
 	}
 
 	at := map[string]string{}

@@ -152,7 +152,7 @@ func (s Alerts) DeleteSilences(ctx context.Context, term kv.Fence, silences []ta
 		}
 
 		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
-			return fmt.Errorf("delete %d silences: %w", len(chunk), err)
+			return fmt.Errorf("delete silences (%d): %w", len(chunk), err)
 		}
 
 		return nil

@@ -465,7 +465,7 @@ func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) er
 	}
 
 	if err != nil {
-		return fmt.Errorf("delete %d records: %w", len(gone), err)
+		return fmt.Errorf("delete records (%d): %w", len(gone), err)
 	}
 
 	return nil

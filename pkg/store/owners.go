@@ -81,7 +81,7 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 		}
 
 		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
-			return fmt.Errorf("assign %d shards: %w", len(chunk), err)
+			return fmt.Errorf("assign shards (%d): %w", len(chunk), err)
 		}
 
 		return nil
@@ -143,7 +143,7 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 		}
 
 		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
-			return fmt.Errorf("prepare %d shards: %w", len(chunk), err)
+			return fmt.Errorf("prepare shards (%d): %w", len(chunk), err)
 		}
 
 		return nil
@@ -162,7 +162,7 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 		}
 
 		if _, err := s.commitAsLeader(ctx, term, t); err != nil {
-			return fmt.Errorf("withdraw %d shards: %w", len(chunk), err)
+			return fmt.Errorf("withdraw shards (%d): %w", len(chunk), err)
 		}
 
 		return nil

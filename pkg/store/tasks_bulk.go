@@ -120,7 +120,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 
 	res, err := s.writeTxn(ctx, txn)
 	if err != nil {
-		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
+		return 0, nil, fmt.Errorf("change tasks (%d): %w", len(changes), err)
 	}
 	if res.Succeeded {
 		return res.Revision, nil, nil
@@ -129,17 +129,17 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 	if readsInTxn {
 		found = foundIn(res, refs)
 	} else if found, err = s.FindTasks(ctx, refs); err != nil {
-		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
+		return 0, nil, fmt.Errorf("change tasks (%d): %w", len(changes), err)
 	}
 
-	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
+	return 0, found, fmt.Errorf("change tasks (%d): %w", len(changes), task.ErrConflict)
 }
 
 // FindTasks reads at most MaxTogether tasks at one revision. The result has the order of refs.
 func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error) {
 	res, err := s.etcd.Txn(ctx).Then(s.readsOf(refs)...).Commit()
 	if err != nil {
-		return nil, fmt.Errorf("read %d tasks: %w: %w", len(refs), task.ErrUnavailable, err)
+		return nil, fmt.Errorf("read tasks (%d): %w: %w", len(refs), task.ErrUnavailable, err)
 	}
 
 	return foundIn(kv.Result{Responses: res.Responses}, refs), nil

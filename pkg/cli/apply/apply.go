@@ -142,7 +142,7 @@ func (op *Operation) Deliver(ctx context.Context) error {
 	case !op.dry && (op.doneCount() > 0 || ctx.Err() != nil):
 		op.printTasks()
 		if op.ForPeople() {
-			op.Note("%d tasks were applied; to continue, run the same command again", op.doneCount())
+			op.Note("applied %s; to continue, run the same command again", output.Plural(int64(op.doneCount()), "task"))
 		}
 	}
 
@@ -396,7 +396,7 @@ func (op *Operation) printSummary() {
 	}
 
 	if op.warned > batch.Few && op.ForPeople() {
-		op.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", op.warned-batch.Few)
+		op.Note("warning: there are warnings about %s; -o jsonl shows all of them", output.Plural(int64(op.warned-batch.Few), "more task"))
 	}
 
 	dry := ""
@@ -404,7 +404,7 @@ func (op *Operation) printSummary() {
 		dry = " (dry run: nothing was written)"
 	}
 
-	op.Say("%d tasks: %s%s", total, strings.Join(parts, ", "), dry)
+	op.Say("%s: %s%s", output.Plural(int64(total), "task"), strings.Join(parts, ", "), dry)
 }
 
 // Emit prints the tasks in formats that contain all tasks in one document.

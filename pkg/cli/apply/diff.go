@@ -101,7 +101,7 @@ func (d *diffResult) nameFunc(a *Operation) func(difference) string {
 // printSummary prints a note if nothing differs.
 func (d *diffResult) printSummary(r *Operation) {
 	if total := r.doneCount(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
-		r.Note("no differences in %d tasks", total)
+		r.Note("no differences in %s", output.Plural(int64(total), "task"))
 	}
 }
 

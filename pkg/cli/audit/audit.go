@@ -145,7 +145,7 @@ func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding
 		}
 	}
 
-	_, err := f.Ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
+	_, err := f.Ask(ctx, fmt.Sprintf("repair %s?", output.Plural(int64(len(list)), "finding")), len(list), false)
 	return err
 }
 
@@ -253,7 +253,7 @@ func auditText(f *factory.Factory, found task.Audit) string {
 		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
 	}
 
-	fmt.Fprintf(&b, "%s in %d records at revision %d\n", formatVerdict(f, found.Findings), found.Keys, found.Revision)
+	fmt.Fprintf(&b, "%s in %s at revision %d\n", formatVerdict(f, found.Findings), output.Plural(int64(found.Keys), "record"), found.Revision)
 
 	return b.String()
 }
@@ -313,7 +313,7 @@ func (m *auditMeter) showProgress(p task.AuditProgress) {
 		return
 	}
 
-	words := fmt.Sprintf("%s, %d records read", output.OneLine(p.Stage), p.Keys)
+	words := fmt.Sprintf("%s, %s read", output.OneLine(p.Stage), output.Plural(int64(p.Keys), "record"))
 
 	switch now := a.Now(); {
 	case m.tty:

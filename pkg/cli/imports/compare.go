@@ -345,13 +345,14 @@ func (c *comparison) print(lines []cronlog.Line, silent []string) error {
 
 	if c.ForPeople() {
 		c.printDifferences(lines)
-		c.noteTasks("not compared, because their times are random or those of boots: %d tasks: %s", c.inexact)
-		c.noteTasks("not compared, because they are not shadows: %d tasks: %s", c.notShadow)
-		c.noteTasks("not compared, because the log contains nothing of them: %d hosts: %s", silent)
+		c.noteNames("not compared, because their times are random or those of boots", "task", c.inexact)
+		c.noteNames("not compared, because they are not shadows", "task", c.notShadow)
+		c.noteNames("not compared, because the log contains nothing of them", "host", silent)
 		if uncompared > 0 {
-			c.Note("%d lines had no tick in the time that the log covers; -o wide lists them", uncompared)
+			c.Note("%s without a tick in the time that the log covers; see -o wide", output.Plural(int64(uncompared), "line"))
 		}
-		c.Say("%d ticks compared, of %d lines on %d hosts; lines that differ: %d", ticks, len(lines)-uncompared, len(c.log.Spans), differing)
+		c.Say("%s compared, of %s on %s; lines that differ: %d", output.Plural(int64(ticks), "tick"), output.Plural(int64(len(lines)-uncompared), "line"),
+			output.Plural(int64(len(c.log.Spans)), "host"), differing)
 	}
 
 	if differing > 0 || len(silent) > 0 {
@@ -364,10 +365,10 @@ func (c *comparison) print(lines []cronlog.Line, silent []string) error {
 	return nil
 }
 
-// noteTasks prints a list of names, unless it is empty.
-func (c *comparison) noteTasks(format string, names []string) {
+// noteNames prints a list of names, unless it is empty.
+func (c *comparison) noteNames(why, noun string, names []string) {
 	if len(names) > 0 {
-		c.Note(format, len(names), output.Sanitize(strings.Join(names, " ")))
+		c.Note("%s: %s: %s", why, output.Plural(int64(len(names)), noun), output.Sanitize(strings.Join(names, " ")))
 	}
 }
 

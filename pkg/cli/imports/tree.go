@@ -192,7 +192,7 @@ func (i *importSession) importTree(dir string, groups []string) error {
 		if slices.ContainsFunc(i.result.Jobs, func(j importer.Job) bool { return j.Spec.Target.Selector == g.Selector() }) {
 			i.groups = append(i.groups, g)
 		} else {
-			i.Note("--group %s=%s: no task selects it, because no line is the same on exactly these %d hosts", g.Label, g.Value, len(g.Hosts))
+			i.Note("--group %s=%s: no task selects it, because no line is the same on exactly its %s", g.Label, g.Value, output.Plural(int64(len(g.Hosts)), "host"))
 		}
 	}
 
@@ -409,11 +409,11 @@ func readGroups(values, hosts []string) (groups []importer.HostGroup, err error)
 
 // expectation returns what the nodes must have, so that the tasks of the tree run.
 func (i *importSession) expectation() (lines []string) {
-	lines = append(lines, fmt.Sprintf("each of these %d hosts needs a node, whose label host is the name of the host without you setting it: %s", len(i.hosts), strings.Join(i.hosts, " ")))
+	lines = append(lines, fmt.Sprintf("each host needs a node, whose label host is the name of the host without you setting it; %s: %s", output.Plural(int64(len(i.hosts)), "host"), strings.Join(i.hosts, " ")))
 
 	for _, g := range i.groups {
-		lines = append(lines, fmt.Sprintf("the nodes of these %d hosts, and no others, need the label %s=%s (labels: {%s: %s} in agent.yaml): %s",
-			len(g.Hosts), g.Label, g.Value, g.Label, g.Value, strings.Join(g.Hosts, " ")))
+		lines = append(lines, fmt.Sprintf("only the nodes of the group need the label %s=%s (labels: {%s: %s} in agent.yaml); %s: %s",
+			g.Label, g.Value, g.Label, g.Value, output.Plural(int64(len(g.Hosts)), "host"), strings.Join(g.Hosts, " ")))
 	}
 
 	return lines
@@ -465,7 +465,7 @@ func (i *importSession) checkTree(ctx context.Context, c *client.Client) error {
 
 	e := &failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
 		Code:    codeLeftover,
-		Message: fmt.Sprintf("%d tasks of an earlier import still exist, although no imported line of the tree is theirs: %s", len(left), strings.Join(left, " ")),
+		Message: fmt.Sprintf("the tree has no imported line any more for %s of an earlier import: %s", output.Plural(int64(len(left)), "task"), strings.Join(left, " ")),
 	}}
 
 	if len(i.result.Refusals) > 0 {
@@ -508,7 +508,7 @@ func (i *importSession) checkPrune() error {
 
 	return (&failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
 		Code:    codeNotImported,
-		Message: fmt.Sprintf("--prune: nothing was applied or deleted, because %d lines, files or hosts of the tree cannot be imported, and --prune would delete the tasks that an earlier import created for them", n),
+		Message: fmt.Sprintf("--prune: nothing was applied or deleted, because lines, files or hosts of the tree cannot be imported (%d), and --prune would delete the tasks that an earlier import created for them", n),
 	}}).WithHint("correct or remove them in the tree, or import without --prune")
 }
 
@@ -531,7 +531,7 @@ const codeLeftover = "not_in_tree"
 func (i *importSession) noteMissing(format string, hosts []string, has func(string) bool) {
 	missing := slices.DeleteFunc(slices.Clone(hosts), has)
 	if len(missing) > 0 && i.ForPeople() {
-		i.Note("%d of %d hosts "+format, len(missing), len(hosts), output.Sanitize(strings.Join(missing, " ")))
+		i.Note("%d of %s "+format, len(missing), output.Plural(int64(len(hosts)), "host"), output.Sanitize(strings.Join(missing, " ")))
 	}
 }
 

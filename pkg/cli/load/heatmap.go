@@ -90,7 +90,7 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 	if per > 1 {
 		each = fmt.Sprintf("%d minutes", per)
 	}
-	fmt.Fprintf(&b, "%-*s%s\n", labelWidth, "", f.Paint(output.Dim, f.Plain(fmt.Sprintf("%c 1 … %c %s runs in %s", signs[0], signs[len(signs)-1], wording.RunNumber(most), each))))
+	fmt.Fprintf(&b, "%-*s%s\n", labelWidth, "", f.Paint(output.Dim, f.Plain(fmt.Sprintf("%c 1 … %c %s in %s", signs[0], signs[len(signs)-1], wording.RunCount(most, "run"), each))))
 
 	return b.String()
 }

@@ -176,7 +176,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 // noteCut prints a note if there may be more ticks in the period than are shown.
 func noteCut(f *factory.Factory, listed int, u nextFlags) {
 	if listed >= u.count && (u.span > 0 || u.until != "") {
-		f.Note("showing the first %d ticks; for more, use --count, at most %d", listed, schedule.MaxUpcoming)
+		f.Note("showing the first %s; for more, use --count, at most %d", output.Plural(int64(listed), "tick"), schedule.MaxUpcoming)
 	}
 }
 

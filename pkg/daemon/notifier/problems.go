@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/alert"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -133,7 +134,7 @@ func notEvaluated(nodes []task.Node, owners []record.Owner, shards int, used boo
 
 	var texts []string
 	if tasks > 0 {
-		texts = append(texts, fmt.Sprintf("the alerts of %d tasks are not evaluated", tasks))
+		texts = append(texts, "the alerts of "+wording.Plural(int64(tasks), "task")+" are not evaluated")
 	}
 	if n := shards - owned; n > 0 && used {
 		texts = append(texts, fmt.Sprintf("%d of %d shards have no owner", n, shards))

@@ -259,7 +259,7 @@ func problemsOfPage(t *testing.T, page string) map[string]int {
 		}
 	}
 
-	if m := regexp.MustCompile(`(\d+) more tasks fail`).FindStringSubmatch(page); m != nil {
+	if m := regexp.MustCompile(`(\d+) more failing tasks?`).FindStringSubmatch(page); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		all["total failing"] += n
 	}

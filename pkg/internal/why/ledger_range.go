@@ -161,7 +161,7 @@ func (an *answerer) countMixed(p *piece) {
 
 // describeMixed returns the sentence about ticks whose outcomes are only counted.
 func (an *answerer) describeMixed(s *task.Stretch, counts tally) string {
-	return makeSentence("%d ticks from %s to %s: %s; the ledger does not name all of them", s.Count, an.formatTime(s.First.Time), an.formatTime(s.Last.Time), countWords(counts))
+	return makeSentence("%s from %s to %s: %s; the ledger does not name all of them", formatCount(s.Count, "tick", "ticks"), an.formatTime(s.First.Time), an.formatTime(s.Last.Time), countWords(counts))
 }
 
 // isGroup reports whether some ticks of a line cannot be computed, or are not ticks of the schedule. Such a line is counted as a

@@ -183,9 +183,9 @@ func (an *answerer) ledgerAround(at time.Time) (string, *task.LedgerLine) {
 		case task.LedgerHour:
 			return fmt.Sprintf("in the hour from %s, %s", from, causeWords(l.Causes)), &l
 		case task.LedgerException:
-			return fmt.Sprintf("%d ticks from %s to %s %s", l.Count, from, to, verdictWords(ofState[l.State], l.Count)), &l
+			return fmt.Sprintf("%s from %s to %s %s", formatCount(l.Count, "tick", "ticks"), from, to, verdictWords(ofState[l.State], l.Count)), &l
 		default:
-			return fmt.Sprintf("%d runs from %s to %s succeeded", l.Count, from, to), &l
+			return fmt.Sprintf("%s from %s to %s succeeded", formatCount(l.Count, "run", "runs"), from, to), &l
 		}
 	}
 

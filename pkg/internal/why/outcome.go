@@ -320,7 +320,7 @@ func (w wording) retryWords(r *task.Run) string {
 
 	const most = 3
 	if n := len(parts); n > most {
-		parts = append(parts[:most-1], fmt.Sprintf("%d more attempts", n-most), parts[n-1])
+		parts = append(parts[:most-1], formatCount(int64(n-most), "more attempt", "more attempts"), parts[n-1])
 	}
 	if n := r.UnsentCount(); n > 0 {
 		parts = append([]string{formatCount(int64(n), "attempt that was not sent", "attempts that were not sent")}, parts...)

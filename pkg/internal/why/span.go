@@ -79,7 +79,7 @@ func (an *answerer) answerRange(from, to *Moment) task.Answer {
 
 	a.Sentence = an.describeRange(&a, start, between, ticks)
 	if n := len(a.Stretches); n > maxStretches {
-		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more groups of ticks: ask for a shorter range", n-maxStretches))
+		a.Unknown = append(a.Unknown, formatCount(int64(n-maxStretches), "more group", "more groups")+" of ticks: ask for a shorter range")
 		a.Stretches = a.Stretches[:maxStretches]
 	}
 

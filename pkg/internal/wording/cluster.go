@@ -49,7 +49,7 @@ func FormatText(f client.FormatStatus) string {
 }
 
 // CatchUpText describes the catch-up rate.
-func CatchUpText(rate int) string { return fmt.Sprintf("%d late runs per second", rate) }
+func CatchUpText(rate int) string { return Plural(int64(rate), "late run") + " per second" }
 
 // LostAfterText describes lost_after.
 func LostAfterText(d task.Duration) string {

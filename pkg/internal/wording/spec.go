@@ -49,7 +49,10 @@ func TaskFields(t client.Task) []Field {
 
 	list.add("Retry", RetryText(t.Retry))
 	if t.PauseAfter > 0 {
-		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
+		words := "a run has failed"
+		if t.PauseAfter > 1 {
+			words = fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
+		}
 		if t.Failures > 0 {
 			words += fmt.Sprintf("; %d have", t.Failures)
 		}
@@ -135,7 +138,7 @@ func ReceiverText(r *task.Receiver) string {
 
 // RunsLeftText describes how many runs are left of the maximum number.
 func RunsLeftText(t client.Task) string {
-	return fmt.Sprintf("%d of %d runs left", max(t.MaxRuns-t.Counted, 0), t.MaxRuns)
+	return fmt.Sprintf("%d of %s left", max(t.MaxRuns-t.Counted, 0), Plural(int64(t.MaxRuns), "run"))
 }
 
 // actionFields returns the fields of the request or the process of a task, or that it has none.
@@ -261,7 +264,10 @@ func RetryText(r task.Retry) string {
 
 // HistoryText describes which runs the history keeps, and for how long the ledger remembers ticks if the task says so.
 func HistoryText(h task.History) string {
-	words := fmt.Sprintf("the last %d runs", h.Keep)
+	words := "the last run"
+	if h.Keep != 1 {
+		words = fmt.Sprintf("the last %d runs", h.Keep)
+	}
 	if h.Record == task.RecordFailures {
 		words += " that did not succeed"
 	}

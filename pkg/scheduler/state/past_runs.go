@@ -223,9 +223,12 @@ func PausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.P
 		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.NewActor(task.PausedByFailures)
 	}
 
-	pauses = append(pauses, task.Pause{
-		Since: task.At(now), By: task.NewActor(task.PausedByFailures), Reason: fmt.Sprintf("%d runs in a row failed", failures),
-	})
+	reason := "a run failed"
+	if failures != 1 {
+		reason = fmt.Sprintf("%d runs in a row failed", failures)
+	}
+	pauses = append(pauses, task.Pause{Since: task.At(now), By: task.NewActor(task.PausedByFailures), Reason: reason})
+
 	return pauses[max(0, len(pauses)-task.KeepPauses):]
 }
 

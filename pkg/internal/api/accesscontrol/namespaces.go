@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -186,7 +187,7 @@ func (h *namespaceHandlers) checkEmpty(ctx context.Context, name string) error {
 		return err
 	}
 	if tasks > 0 {
-		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %d tasks", name, tasks).WithHint("delete its tasks first")
+		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %s", name, wording.Plural(int64(tasks), "task")).WithHint("delete its tasks first")
 	}
 
 	secrets, err := h.store.CountSecrets(ctx, name)
@@ -194,7 +195,7 @@ func (h *namespaceHandlers) checkEmpty(ctx context.Context, name string) error {
 		return err
 	}
 	if secrets > 0 {
-		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %d secrets, including those deleted in the last week", name, secrets).
+		return httpapi.Fail(http.StatusConflict, client.CodeNotEmpty, "namespace %s has %s, including those deleted in the last week", name, wording.Plural(int64(secrets), "secret")).
 			WithHint("delete its secrets first; the tombstone of a deleted secret is removed after a week")
 	}
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -68,7 +69,7 @@ func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
 		}
 
 		if n.Stuck > 0 {
-			list = append(list, newWarning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
+			list = append(list, newWarning(task.WarnStartsHang, "node %s has %s whose start hangs: a program, a directory or a file system on it does not respond", n.Name, wording.Plural(int64(n.Stuck), "run")))
 		}
 
 		switch n.Ineligible {
@@ -115,7 +116,7 @@ func clusterWarnings(st client.ClusterStatus) []task.Warning {
 	}
 
 	if st.Unreadable > 0 {
-		warn(task.WarnUnreadable, "%d tasks do not run because their entries cannot be read: the logs of the nodes name them; apply the tasks again", st.Unreadable)
+		warn(task.WarnUnreadable, "the entries of %s cannot be read, so they do not run: the logs of the nodes name them; apply the tasks again", wording.Plural(int64(st.Unreadable), "task"))
 	}
 
 	list = append(list, etcdWarnings(st)...)
@@ -147,7 +148,7 @@ func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 			case left <= 0:
 				list = append(list, newWarning(task.WarnCertificateExpired, "node %s: its %s expired on %s and is rejected: replace the file; the node reloads it by itself", n.Name, e.Setting, day))
 			default:
-				list = append(list, newWarning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %d days: replace the file; the node reloads it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
+				list = append(list, newWarning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %s: replace the file; the node reloads it by itself", n.Name, e.Setting, day, wording.Plural(int64(left.Hours()/24), "day")))
 			}
 		}
 	}

@@ -37,7 +37,11 @@ func PlacementWarnings(n *task.Namespace, spec task.Spec, nodes []task.Node) []t
 	}
 
 	if len(takers) > 0 {
-		text := fmt.Sprintf("target: runs require %s, but only %d matching nodes accept runs now; runs wait until more do", wantedNodes(target), len(takers))
+		fewNodes := "1 matching node accepts runs"
+		if n := len(takers); n > 1 {
+			fewNodes = fmt.Sprintf("%d matching nodes accept runs", n)
+		}
+		text := fmt.Sprintf("target: runs require %s, but only %s now; runs wait until more do", wantedNodes(target), fewNodes)
 
 		return []task.Warning{{Code: task.WarnFewNodesMatch, Text: text}}
 	}

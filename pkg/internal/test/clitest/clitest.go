@@ -87,8 +87,18 @@ func (s *state) runCommand(ts *testscript.TestScript, args []string, out, errs i
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
 
-	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteTimeout: Patience, CompleteFor: Patience})
+	var said text
+	code := cli.Main(ctx, args, cli.IO{In: in, Out: io.MultiWriter(out, &said), Err: io.MultiWriter(errs, &said), Env: ts.Getenv, Version: "v0.0.0-test", CompleteTimeout: Patience, CompleteFor: Patience})
+	if wrong := wrongPlural.Find(said.Bytes()); wrong != nil {
+		ts.Fatalf("carillon %s prints %q: see wording.Plural", strings.Join(args, " "), bytes.TrimSpace(wrong))
+	}
+
+	return code
 }
+
+// wrongPlural matches texts such as "1 tasks", which no command may print.
+var wrongPlural = regexp.MustCompile(`(?m)(^|[ (])1 ([a-z]+ )?(alerts|attempts|days|differences|errors|events|findings|hosts|hours|jobs|lines|messages|namespaces|nodes|parts|` +
+	`records|runs|secrets|shards|tasks|ticks|tokens|warnings)\b`)
 
 func cmdCarillon(ts *testscript.TestScript, neg bool, args []string) {
 	s := stateOf(ts)
