@@ -228,14 +228,22 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		t.addNote("systemd does not start the service before something else has started it once; the task runs by itself")
 	}
 
-	// Timers that count from a boot have no counterpart. They are an error only if there is no other time.
-	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
-		for _, v := range t.timesOf(key) {
-			if len(all) == 0 {
-				t.job.Line = v.line
-				return fmt.Errorf("%s is not supported: tasks run at times, not at boot", key)
-			}
-			t.addNote("%s=%s is not supported: tasks do not run at boot", key, v.value)
+	if len(all) == 0 {
+		if err := t.addBoot(&all); err != nil {
+			return err
+		}
+	}
+
+	// What is left has no counterpart, and is an error only if there is no other time.
+	for _, v := range t.timesOf("OnBootSec", "OnStartupSec", "OnActiveSec") {
+		switch {
+		case len(all) == 0:
+			t.job.Line = v.line
+			return fmt.Errorf("%s is not supported: tasks run at times, or when a node boots", v.key)
+		case !all.AtBoot():
+			t.addNote("%s=%s is not supported: a task that runs at boot cannot have other times; create another one with the schedule %s", v.key, v.value, task.BootSchedule)
+		case !t.countsFromBoot(v):
+			t.addNote("%s=%s is not supported: the task runs only at boot", v.key, v.value)
 		}
 	}
 
@@ -246,7 +254,11 @@ func (t *timer) setSchedule(s *task.Spec) error {
 	s.Schedule = slices.Compact(all)
 	t.setPolicies(s)
 
-	if v := t.unit.lastValue("Timer", "RandomizedDelaySec"); v != "" {
+	switch v := t.unit.lastValue("Timer", "RandomizedDelaySec"); {
+	case v == "":
+	case all.AtBoot():
+		t.addNote("RandomizedDelaySec=%s: the run at boot is not delayed", v)
+	default:
 		delay, err := parseTimespan(v)
 		if err != nil {
 			return fmt.Errorf("RandomizedDelaySec=%s: %w", v, err)
@@ -257,6 +269,40 @@ func (t *timer) setSchedule(s *task.Spec) error {
 			s.Jitter = task.MaxJitter
 		} else {
 			s.Jitter = d
+		}
+	}
+
+	return nil
+}
+
+// countsFromBoot reports whether a setting counts from a boot. The service manager of the system starts with it, those of users do not.
+func (t *timer) countsFromBoot(s setting) bool {
+	return s.key == "OnBootSec" || s.key == "OnStartupSec" && t.scope.user == ""
+}
+
+// addBoot adds the schedule of a timer that counts only from a boot. The task runs as soon as its node has joined the cluster. To
+// sleep first would not keep the delay: the first join of a node counts as a boot, although its host may have been up for long, and
+// each retry would sleep again.
+func (t *timer) addBoot(all *task.Schedules) error {
+	for _, v := range t.timesOf("OnBootSec", "OnStartupSec") {
+		if !t.countsFromBoot(v) {
+			continue
+		}
+
+		delay, err := parseTimespan(v.value)
+		if err != nil || v.value == "infinity" {
+			t.job.Line = v.line
+			return fmt.Errorf("%s=%s: is not a period", v.key, v.value)
+		}
+
+		if len(*all) > 0 {
+			t.addNote("%s=%s: a task has one run for each boot", v.key, v.value)
+			continue
+		}
+
+		*all, t.job.Line = task.Schedules{task.BootSchedule}, v.line
+		if delay > 0 {
+			t.addNote("%s=%s: the run starts as soon as its node has joined the cluster after a boot, without this delay", v.key, v.value)
 		}
 	}
 
@@ -280,6 +326,10 @@ func (t *timer) setPolicies(s *task.Spec) {
 	s.Overlap, s.Queue = task.OverlapQueue, task.QueuePolicy{Limit: 1, Drop: task.DropOldest}
 	if t.unit.boolValue("Timer", "DeferReactivation") {
 		s.Overlap, s.Queue = task.OverlapSkip, task.QueuePolicy{}
+	}
+
+	if s.Schedule.AtBoot() {
+		s.Overlap, s.Queue = task.OverlapAllow, task.QueuePolicy{} // the runs of several nodes do not wait for each other
 	}
 
 	if t.unit.boolValue("Timer", "FixedRandomDelay") {

@@ -161,6 +161,38 @@ func TestSystemd_PeriodsCountAnew(t *testing.T) {
 	}
 }
 
+// A timer that counts only from a boot runs at boot. What that cannot express is named.
+func TestSystemd_RunsAtBoot(t *testing.T) {
+	for _, c := range []struct{ timer, note string }{
+		{"OnBootSec=0", ""},
+		{"OnStartupSec=0", ""},
+		{"OnBootSec=15min", "OnBootSec=15min: the run starts as soon as its node has joined the cluster after a boot, without this delay"},
+		{"OnBootSec=0\nOnStartupSec=1h", "OnStartupSec=1h: a task has one run for each boot"},
+		{"OnBootSec=0\nOnActiveSec=1h", "OnActiveSec=1h is not supported: the task runs only at boot"},
+		{"OnBootSec=0\nRandomizedDelaySec=5", "RandomizedDelaySec=5: the run at boot is not delayed"},
+		{"OnBootSec=0\nPersistent=yes", "Persistent= has no effect without OnCalendar="},
+	} {
+		j := timed(t, "[Timer]\n"+c.timer, calls)
+		s := j.Spec
+		if !s.Schedule.AtBoot() || s.Overlap != task.OverlapAllow || s.Jitter != 0 || j.Place.Line != 2 || s.Validate() != nil {
+			t.Errorf("%s: %+v: %v", c.timer, s, s.Validate())
+		}
+		if !hasNote(j, c.note) && c.note != "" || hasNote(j, "without this delay") != strings.HasSuffix(c.note, "without this delay") {
+			t.Errorf("%s: %q", c.timer, j.Notes)
+		}
+	}
+
+	if j := timed(t, "[Timer]\nOnBootSec=1\nOnCalendar=daily", calls); !hasNote(j, "OnBootSec=1 is not supported: a task that runs at boot cannot have other times") {
+		t.Errorf("%q", j.Notes)
+	}
+
+	// The service manager of a user starts when the user logs in.
+	units := []importer.Unit{importer.ReadUnit("a.timer", "[Timer]\nOnStartupSec=1"), importer.ReadUnit("a.service", calls)}
+	if r := importer.Systemd(units, importer.Options{User: "ann"}); len(r.Refusals) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestSystemd_CommandsBecomeAction(t *testing.T) {
 	for lines, want := range map[string]string{
 		"ExecStart=/bin/a b":                                                "[/bin/a b]",
@@ -230,7 +262,8 @@ func TestReadUnits_SplitsTheOutputOfCat(t *testing.T) {
 
 func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 	for timer, want := range map[string]string{
-		"[Timer]\nOnBootSec=5":                              "a.timer:2: OnBootSec is not supported",
+		"[Timer]\nOnActiveSec=5":                            "a.timer:2: OnActiveSec is not supported",
+		"[Timer]\nOnBootSec=soon":                           "a.timer:2: OnBootSec=soon: is not a period",
 		"[Timer]\n\nOnCalendar=2030-*-01":                   "a.timer:3: OnCalendar=2030-*-01: the year",
 		"[Timer]":                                           "a.timer: the timer has no schedule",
 		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "starts b.service, which is not among the given units",
