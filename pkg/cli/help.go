@@ -162,7 +162,8 @@ With -o json, an error is one JSON object on stderr: {"code", "field", "message"
 "hint"}. On a terminal, tables are shortened to fit its width. Elsewhere, nothing
 is cut.
 
-  --time relative|local|task|utc   how to print times
+  --time relative|local|task|utc   how to print times: relative to now; or exactly, in
+                                   your time zone, in that of each task, or in UTC
   --color auto|always|never        auto: on a terminal, unless NO_COLOR is set or
                                    TERM is dumb. Symbols carry the same information
   --ascii                          ASCII letters instead of symbols
@@ -267,9 +268,10 @@ const timesTopic = `Flags, files, the Web UI and parameters of the API read time
   2026-12-24T18:00:00Z        RFC 3339; other offsets are +01:00 or -05:00
   18:00 UTC, 02:30 CEST       a time in UTC, or with the name of your clock
 
-A time without an offset is in the zone in which the command prints times: the
-time zone of the task if the command is about one task, otherwise yours. --time utc
-and --time local change both. Parameters of the API are in UTC.
+A command prints all times in one zone, and names it: the time zone of the task if
+the command is about one task, otherwise yours (TZ, or that of your host). A time
+that you pass without an offset is in the same zone. --time utc and --time local
+choose another one. Parameters of the API are in UTC.
 
 A local time that does not exist because the clocks go forward, or exists twice
 because they go back, is an error, which says what to write instead. A date begins

@@ -70,7 +70,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 func describeAlert(ctx context.Context, f *factory.Factory, c *client.Client, d *output.Details, a *task.AlertStatus) {
 	at := view.PastOrFuture(f)
 	exact := func(t task.Time) string {
-		words := output.ExactTime(t.In(f.Zone(output.ReaderZone)))
+		words := f.ExactTime(t, output.ReaderZone)
 
 		switch {
 		case f.TimeMode != output.TimeRelative:

@@ -118,6 +118,10 @@ func (op *Operation) Deliver(ctx context.Context) error {
 		return err
 	}
 
+	if len(op.Objects) == 1 && op.totalTasks() == 1 && op.prune == nil {
+		op.Files.AboutTask(op.Objects[0].Spec.Timezone)
+	}
+
 	// The tasks to delete are confirmed before anything is written.
 	if op.prune != nil {
 		if err := op.prune.findAndConfirm(ctx, op, c); err != nil {

@@ -187,9 +187,9 @@ func tickTimeWords(f *factory.Factory, t *client.TickTime, timezone string) stri
 
 	switch {
 	case !t.DueAt.IsZero():
-		words += ", due " + output.ClockTime(t.DueAt.In(f.Zone(timezone)))
+		words += ", due " + f.ClockTime(t.DueAt, timezone)
 	case !t.DueBefore.IsZero():
-		words += ", due before " + output.ClockTime(t.DueBefore.In(f.Zone(timezone)))
+		words += ", due before " + f.ClockTime(t.DueBefore, timezone)
 	}
 
 	return words

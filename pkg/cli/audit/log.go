@@ -114,7 +114,7 @@ func logCommand(f *factory.Factory) *cobra.Command {
 
 			if limit > 0 && len(list) > limit {
 				list = list[:limit]
-				defer f.Note("note: there are older records; use --limit or --until %s", list[limit-1].Time.UTC().Format(time.RFC3339))
+				defer f.Note("note: there are older records; use --limit or --until %s", list[limit-1].Time.In(f.Zone(output.ReaderZone)).Format(time.RFC3339))
 			}
 
 			return output.EmitList(&f.Printer, list, func(r task.AuditRecord) string { return r.ID }, func(wide bool) *output.Table { return recordTable(f, list, wide) })
@@ -135,7 +135,7 @@ func recordTable(f *factory.Factory, list []task.AuditRecord, wide bool) *output
 	for _, r := range list {
 		at := f.NoValue()
 		if !r.Time.IsZero() {
-			at = output.ExactTime(r.Time.In(f.Zone(output.ReaderZone)).Truncate(time.Second))
+			at = f.ExactTime(task.At(r.Time.Truncate(time.Second)), output.ReaderZone)
 		}
 
 		row := []string{at, output.OneLine(r.Subject), output.OneLine(r.Operation), objectsText(r.Objects, wide), noteText(f, r)}
@@ -161,12 +161,7 @@ func gapText(f *factory.Factory, g *task.AuditGap) string {
 		what += " of access changes"
 	}
 
-	clock := func(t task.Time) string {
-		if f.TimeMode == output.TimeUTC {
-			return t.UTC().Format(time.DateTime)
-		}
-		return t.In(f.Zone(output.ReaderZone)).Format(time.DateTime)
-	}
+	clock := func(t task.Time) string { return f.ExactTime(task.At(t.Truncate(time.Second)), output.ReaderZone) }
 
 	switch g.Why {
 	case task.GapAge:

@@ -115,14 +115,14 @@ func listedProblems(groups []overview.Group) []listedProblem {
 
 // describeCluster prints the status.
 func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus, problems []overview.Group) {
-	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, "UTC")))
+	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, output.ReaderZone)))
 
 	if s.Epoch > 1 {
 		d.Field("Epoch", "%d", s.Epoch)
 	}
 
 	if s.ChangedBy != nil {
-		words := fmt.Sprintf("%s by %s", f.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
+		words := fmt.Sprintf("%s by %s", f.PastTime(s.ChangedAt, output.ReaderZone), s.ChangedBy)
 		if s.Change != "" {
 			words += ": " + s.Change
 		}
@@ -171,7 +171,7 @@ func problemLines(f *factory.Factory, problems []overview.Group) string {
 		for _, p := range g.Problems {
 			b.WriteString("  " + f.Paint(severityColors[g.Severity], sign+output.OneLine(p.Text())))
 			if !p.Since.IsZero() {
-				b.WriteString(f.Plain(" · ") + "since " + f.PastTime(p.Since, "UTC"))
+				b.WriteString(f.Plain(" · ") + "since " + f.PastTime(p.Since, output.ReaderZone))
 			}
 			b.WriteString("\n")
 		}

@@ -271,7 +271,7 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 func eventCells(f *factory.Factory, e task.Event) []string {
 	at := f.NoValue()
 	if !e.Time.IsZero() {
-		at = output.ExactTime(e.Time.In(f.Zone(output.ReaderZone)).Truncate(time.Second))
+		at = f.ExactTime(task.At(e.Time.Truncate(time.Second)), output.ReaderZone)
 		if e.Approximate {
 			at += "~"
 		}

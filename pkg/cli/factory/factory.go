@@ -77,7 +77,7 @@ func New(sys IO) *Factory {
 	}
 
 	return &Factory{
-		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth},
+		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth, Local: output.LocalZone(sys.Env)},
 		Resolver: settings.Resolver{Env: sys.Env},
 
 		LookupTimeout: 2 * time.Second, RescanEvery: 5 * time.Second, NodeTimeout: 3 * time.Second,

@@ -56,13 +56,14 @@ func TestParseTime_ReadsWhatTablesPrint(t *testing.T) {
 	for _, mode := range []string{output.TimeRelative, output.TimeLocal, output.TimeTask, output.TimeUTC} {
 		for _, name := range []string{"Europe/Berlin", "America/New_York", "Asia/Kolkata", "America/Sao_Paulo", "UTC"} {
 			f.TimeMode = mode
+			f.AboutTask(name)
 			zone := f.Zone(name)
 
 			for hours := -400 * 24; hours < 400*24; hours += 61 {
 				at := task.At(now.Add(time.Duration(hours)*time.Hour + time.Duration(hours%3600)*time.Second).Truncate(time.Second))
 				local := at.In(zone)
 				shown := map[string]string{
-					"ExactTime": output.ExactTime(local), "weekday and ExactTime": local.Format("Mon ") + output.ExactTime(local),
+					"ExactTime": f.ExactTime(at, name), "weekday and ExactTime": f.WeekdayDate(at, name),
 					"DateTime": f.DateTime(at, name), "RFC 3339": local.Format(time.RFC3339), "PastOrFuture": f.PastTime(at, name),
 				}
 				if hours > -24 {
@@ -73,7 +74,7 @@ func TestParseTime_ReadsWhatTablesPrint(t *testing.T) {
 					shown["TimeLeft"] = f.TimeLeft(at)
 				}
 				if hours > -24 && hours < 24 && local.Format(time.DateOnly) == now.In(zone).Format(time.DateOnly) {
-					shown["ClockTime"] = output.ClockTime(local)
+					shown["ClockTime"] = f.ClockTime(at, name)
 				}
 
 				for format, text := range shown {

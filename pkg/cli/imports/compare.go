@@ -84,7 +84,7 @@ func (c *comparison) run(cmd *cobra.Command, files []string) (err error) {
 		return err
 	}
 
-	zone := time.Local
+	zone := c.Zone(output.ReaderZone)
 	if c.timezone != "" {
 		if zone, err = schedule.Location(c.timezone); err != nil {
 			return err

@@ -112,7 +112,7 @@ func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 	}
 
 	var err error
-	i.Timezone, err = zoneOf(i.Env("TZ"), etcDir("/etc"))
+	i.Timezone, err = output.ZoneName(i.Env("TZ"), output.EtcDir("/etc"))
 
 	return err
 }
@@ -290,53 +290,6 @@ func hostLabel() string {
 func labelOfHost(host string) string {
 	name, _, _ := strings.Cut(strings.ToLower(host), ".")
 	return strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._")
-}
-
-// etcFiles reads files in a directory such as /etc. An os.Root is one.
-type etcFiles interface {
-	ReadFile(name string) ([]byte, error)
-	Readlink(name string) (string, error)
-}
-
-// etcDir are the files of this host in a directory.
-type etcDir string
-
-func (d etcDir) ReadFile(name string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(string(d), name))
-}
-func (d etcDir) Readlink(name string) (string, error) {
-	return os.Readlink(filepath.Join(string(d), name))
-}
-
-// zoneOf returns the time zone in which a host's cron interprets crontabs: from its TZ, or from its files timezone or
-// localtime in /etc.
-func zoneOf(tz string, etc etcFiles) (string, error) {
-	candidates := []string{strings.TrimPrefix(tz, ":")}
-	if b, err := etc.ReadFile("timezone"); err == nil {
-		candidates = append(candidates, strings.TrimSpace(string(b)))
-	}
-
-	if target, err := etc.Readlink("localtime"); err == nil {
-		if _, name, ok := strings.Cut(target, "zoneinfo/"); ok {
-			candidates = append(candidates, name)
-		}
-	} else if os.IsNotExist(err) && len(candidates) == 1 {
-		candidates = append(candidates, "UTC") // the default of the C library
-	}
-
-	for _, name := range candidates {
-		if name == "" {
-			continue
-		}
-		if name == "Etc/UTC" || name == "Etc/UCT" || name == "Universal" || name == "Zulu" {
-			return "UTC", nil
-		}
-		if _, err := schedule.Location(name); err == nil {
-			return name, nil
-		}
-	}
-
-	return "", failure.Usage("cannot determine the name of the host's time zone").WithHint("name it, for example: --timezone Europe/Berlin")
 }
 
 // printTasks prints the tasks in a form that can be applied. YAML also contains the remarks as comments.

@@ -7,39 +7,6 @@ import (
 	"testing"
 )
 
-func TestZoneOf_IsThatOfThisHostsCron(t *testing.T) {
-	for name, c := range map[string]struct{ tz, file, link, want string }{
-		"TZ":            {tz: "Asia/Tokyo", file: "Europe/Berlin", want: "Asia/Tokyo"},
-		"TZ, a colon":   {tz: ":Asia/Tokyo", want: "Asia/Tokyo"},
-		"the file":      {file: "Europe/Berlin\n", link: "/usr/share/zoneinfo/Asia/Tokyo", want: "Europe/Berlin"},
-		"the link":      {link: "/usr/share/zoneinfo/Asia/Tokyo", want: "Asia/Tokyo"},
-		"a link in etc": {link: "../usr/share/zoneinfo/Europe/Berlin", want: "Europe/Berlin"},
-		"UTC's alias":   {file: "Etc/UTC", want: "UTC"},
-		"nothing":       {want: "UTC"},
-		"an odd TZ":     {tz: "CET-1CEST", file: "Europe/Berlin", want: "Europe/Berlin"},
-		"no name":       {link: "/etc/clock", want: ""},
-	} {
-		etc := t.TempDir()
-
-		if c.file != "" {
-			if err := os.WriteFile(filepath.Join(etc, "timezone"), []byte(c.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-
-		if c.link != "" {
-			if err := os.Symlink(c.link, filepath.Join(etc, "localtime")); err != nil {
-				t.Fatal(err)
-			}
-		}
-
-		got, err := zoneOf(c.tz, etcDir(etc))
-		if got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-}
-
 // cron does not read a system crontab that others could change.
 func TestIsWritableByOthers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "crontab")

@@ -336,7 +336,7 @@ func treeZone(root *os.Root, dir, standard string) (string, error) {
 		}
 		defer etc.Close()
 
-		if zone, err := zoneOf("", treeEtc{etc}); err == nil {
+		if zone, err := output.ZoneName("", treeEtc{etc}); err == nil {
 			return zone, nil
 		}
 	}

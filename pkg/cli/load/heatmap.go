@@ -20,7 +20,7 @@ type hour struct {
 	first  time.Time   // the first of them
 }
 
-// label returns the hour of the clock: "03:00". Begins may be another one, if the clock has changed since.
+// label returns the hour of the clock: "03:00". Begins may be another one, if the clock has changed since. The zone is above the labels.
 func (h *hour) label() string { return h.first.Format("15:00") }
 
 // hoursOf divides a load into hours. Where the clock changes, an hour may be there twice or not at all. If it changes by
@@ -77,7 +77,11 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 	}
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s%s\n", labelWidth, "", f.Paint(output.Dim, scale(per)))
+	zone := ""
+	if len(hours) > 0 {
+		zone = hours[0].first.Format("MST")
+	}
+	b.WriteString(f.Paint(output.Dim, fmt.Sprintf("%-*s%s", labelWidth, zone, scale(per))) + "\n")
 
 	for i := range hours {
 		h := &hours[i]
@@ -214,7 +218,7 @@ func hourTable(f *factory.Factory, hours []hour) *output.Table {
 		busiest, runs := f.NoValue(), 0.0
 		for minute, n := range h.Runs {
 			if n > runs {
-				busiest, runs = h.Begins.Add(time.Duration(minute)*time.Minute).Format("15:04"), n
+				busiest, runs = h.Begins.Add(time.Duration(minute)*time.Minute).Format("15:04 MST"), n
 			}
 		}
 

@@ -30,6 +30,7 @@ type Printer struct {
 	Env      func(string) string
 	Now      func() time.Time
 	Terminal func(stream any) (width int, is bool) // replaced in tests
+	Local    *time.Location                        // the user's time zone; nil: time.Local
 
 	Format    string
 	TimeMode  string
@@ -38,6 +39,8 @@ type Printer struct {
 	NoHeaders bool
 	Columns   []string
 	Quiet     bool
+
+	taskZone *time.Location // of the only task that the command is about; see AboutTask
 }
 
 // Note prints a message for people on stderr, unless --quiet is set.

@@ -55,10 +55,11 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		zone := ""
+		zone := output.ReaderZone // if the task is gone
 		if f.ForPeople() {
 			if t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
-				zone = t.Timezone // if the task is gone, UTC is used
+				zone = t.Timezone
+				f.AboutTask(zone)
 			}
 		}
 
@@ -79,7 +80,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 			return ""
 		}
 
-		words := output.ExactTime(t.In(f.Zone(zone)))
+		words := f.ExactTime(t, zone)
 		if f.TimeMode == output.TimeRelative {
 			words += " (" + f.PastTime(t, zone) + ")"
 		}

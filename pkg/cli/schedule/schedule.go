@@ -55,6 +55,8 @@ func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.
 	if err != nil {
 		return t, from, err
 	}
+
+	f.AboutTask(flags.timezone)
 	if from, err = f.ParseTime("from", flags.from, zone, schedule.Nearest); err != nil {
 		return t, from, err
 	}
@@ -153,7 +155,7 @@ func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence
 
 	g.Headers = slices.Insert(g.Headers, 1, "DUE BEFORE")
 	for i, o := range list {
-		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(f.Zone(timezone))))
+		g.Rows[i] = slices.Insert(g.Rows[i], 1, f.ExactTime(o.DueBefore, timezone))
 	}
 
 	return g

@@ -213,7 +213,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 				why = ": " + d.Why
 			}
 
-			fail.Hint = output.OneLine("it was deleted " + strings.Replace(f.PastTime(d.At, ""), "now", "just now", 1) + by + why)
+			fail.Hint = output.OneLine("it was deleted " + strings.Replace(f.PastTime(d.At, output.ReaderZone), "now", "just now", 1) + by + why)
 		}
 
 		return fail

@@ -62,10 +62,10 @@ func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Tabl
 	for _, s := range shards {
 		watermark := f.NoValue()
 		if s.Watermark.UnixMilli() > 0 {
-			watermark = f.PastTime(s.Watermark, "UTC")
+			watermark = f.PastTime(s.Watermark, output.ReaderZone)
 		}
 
-		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), f.Paint(output.Red, "nobody")), f.PastTime(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
+		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), f.Paint(output.Red, "nobody")), f.PastTime(s.Since, output.ReaderZone), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
 		if wide {
 			var before []string
 			for _, p := range s.Previous {

@@ -69,6 +69,7 @@ func copyCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		f.AboutTask(made.Timezone)
 		selection.PrintWarnings(f, made)
 		if dryRun {
 			return wouldBe(f, made)

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -101,6 +104,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		f.AboutTask(t.Timezone)
 		selection.PrintWarnings(f, t)
 
 		if dryRun {
@@ -108,11 +112,47 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		f.Say("created %s%s", selection.Show(f, name), view.NextText(f, t))
+		if _, chosen := a.Patch["timezone"]; !chosen {
+			noteUTC(f, name, spec.Schedule)
+		}
 
 		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
 	}
 
 	return cmd
+}
+
+// hasOffset matches a time with an offset.
+var hasOffset = regexp.MustCompile(`(Z|UTC|GMT|[+-]\d\d:?\d\d)$`)
+
+// followsClock reports whether ticks of a schedule depend on the time zone.
+func followsClock(s task.Schedules) bool {
+	return slices.ContainsFunc(s, func(expr string) bool {
+		kind, _, _ := strings.Cut(expr, " ")
+		return !slices.Contains([]string{"@every", "@in", "@at", "@manual", "@reboot"}, kind) || kind == "@at" && !hasOffset.MatchString(expr)
+	})
+}
+
+// noteUTC tells users in other time zones that the schedule of a new task is in UTC. Those who know cron expect their own zone.
+func noteUTC(f *factory.Factory, r selection.Ref, s task.Schedules) {
+	local := f.Local
+	if !f.ForPeople() || !followsClock(s) || local == nil {
+		return
+	}
+
+	// Where clocks change, the offset of one of these days is not that of the other.
+	year := f.Now().Year()
+	_, winter := time.Date(year, time.January, 1, 0, 0, 0, 0, local).Zone()
+	_, summer := time.Date(year, time.July, 1, 0, 0, 0, 0, local).Zone()
+	if winter == 0 && summer == 0 {
+		return
+	}
+
+	zone := f.LocalZoneName()
+	if zone == "" {
+		zone = "ZONE"
+	}
+	f.Note("the schedule is in UTC; for your time zone: carillon task update %s --timezone %s", selection.Show(f, r), zone)
 }
 
 // bindDryRun declares --dry-run.
@@ -251,6 +291,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 
 		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
 			t, err := updateTask(ctx, f, c, r, a.Patch, int64(revision), p.DryRun)
+			if err == nil && len(refs) == 1 {
+				f.AboutTask(t.Timezone)
+			}
 			if p.DryRun {
 				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
 			}

@@ -37,7 +37,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	revision.bindFlag(cmd)
 	cmd.Flags().BoolVar(&purge, "purge", false, "keep no copy, so that the tasks cannot be undeleted")
 	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
-		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
+		func(ctx context.Context, c *client.Client, r selection.Ref, _ bool) (deleted, error) {
 			remove := c.Tasks.Delete
 			if purge {
 				remove = c.Tasks.Purge

@@ -146,6 +146,7 @@ func (e *editSession) editUntilApplied(ctx context.Context, c *client.Client, t 
 		done, err := e.applyText(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
+			e.AboutTask(done.Timezone)
 			selection.PrintWarnings(e.Factory, done)
 			e.Say("%s %s%s", done.Result, selection.TaskName(e.Factory, done), view.NextText(e.Factory, done))
 

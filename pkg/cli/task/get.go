@@ -90,6 +90,10 @@ func getCommand(f *factory.Factory) *cobra.Command {
 
 // emitTasks prints the tasks.
 func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
+	if one {
+		f.AboutTask(found[0].Timezone)
+	}
+
 	if one && f.Format != output.FormatWide {
 		t := found[0]
 		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describeTask(f, cmd, c, d, t) })

@@ -50,11 +50,6 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		filter, err := flags.Filter(f, f.Zone(output.ReaderZone))
-		if err != nil {
-			return err
-		}
-
 		if versions && (len(flags.States) > 0 || flags.Since != "" || flags.Until != "") {
 			return failure.Usage("--state, --since and --until cannot be used with --versions")
 		}
@@ -66,6 +61,19 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 
 		if versions {
 			return showVersions(f, cmd, c, r, flags.Limit)
+		}
+
+		if f.ForPeople() || flags.Since != "" || flags.Until != "" { // times are in the task's zone
+			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
+			if err != nil {
+				return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+			}
+			f.AboutTask(t.Timezone)
+		}
+
+		filter, err := flags.Filter(f, f.Zone(output.ReaderZone))
+		if err != nil {
+			return err
 		}
 
 		return showHistory(f, cmd, c, r, filter, flags.States)
@@ -104,22 +112,13 @@ func showHistory(f *factory.Factory, cmd *cobra.Command, c *client.Client, r sel
 		return err
 	}
 
-	z := view.Zones{}
-	if f.ForPeople() {
-		t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
-		if err != nil {
-			return err
-		}
-		z[""] = t.Timezone
-	}
-
 	if _, terminal := f.Terminal(f.Out); terminal && f.ForPeople() && !cmd.Flags().Changed("limit") {
 		ledger = shorten(ledger)
 	}
 
 	err = output.EmitList(&f.Printer, historyItems(runs, ledger.Lines), nil, func(wide bool) *output.Table {
-		g := view.RunTable(f, runs, false, wide, z)
-		view.AddLedgerRows(f, g, ledger.Lines, z[""])
+		g := view.RunTable(f, runs, false, wide, view.Zones{"": output.ReaderZone})
+		view.AddLedgerRows(f, g, ledger.Lines, output.ReaderZone)
 		g.Empty = selection.Show(f, r) + " has not run yet"
 		if len(states) > 0 {
 			g.Empty = "no runs of " + selection.Show(f, r) + " are " + strings.Join(states, " or ")
@@ -128,7 +127,7 @@ func showHistory(f *factory.Factory, cmd *cobra.Command, c *client.Client, r sel
 		return g
 	})
 
-	noteLedger(f, r, ledger, z[""])
+	noteLedger(f, r, ledger)
 
 	return err
 }

@@ -72,7 +72,7 @@ func shorten(l client.TaskLedger) client.TaskLedger {
 }
 
 // noteLedger tells people what the lines of the ledger are, and what is missing.
-func noteLedger(f *factory.Factory, r selection.Ref, l client.TaskLedger, zone string) {
+func noteLedger(f *factory.Factory, r selection.Ref, l client.TaskLedger) {
 	if !f.ForPeople() {
 		return
 	}
@@ -85,7 +85,7 @@ func noteLedger(f *factory.Factory, r selection.Ref, l client.TaskLedger, zone s
 
 		switch {
 		case !l.CompleteSince.IsZero():
-			words += ", which is complete since " + f.DateTime(l.CompleteSince, zone)
+			words += ", which is complete since " + f.DateTime(l.CompleteSince, output.ReaderZone)
 		case l.Broken == 0:
 			words += ", which is not complete: records are deleted without being counted"
 		}

@@ -94,9 +94,9 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// nextBounds returns the requested period. A zero from means now; a zero until means no end. Local times are in
-// the given zone.
-func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, until time.Time, err error) {
+// nextBounds returns the requested period. A zero from means now; a zero until means no end.
+func nextBounds(f *factory.Factory, u nextFlags) (from, until time.Time, err error) {
+	zone := f.Zone(output.ReaderZone)
 	if from, err = f.ParseTime("from", u.from, zone, schedule.Nearest); err != nil {
 		return from, until, err
 	}
@@ -114,7 +114,7 @@ func nextBounds(f *factory.Factory, u nextFlags, zone *time.Location) (from, unt
 			return from, until, factory.WrongTime("until", err)
 		}
 		if !until.After(start) {
-			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), output.ExactTime(start.In(zone).Truncate(time.Second)))
+			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), f.ExactTime(task.At(start.Truncate(time.Second)), output.ReaderZone))
 		}
 	}
 
@@ -128,18 +128,16 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 		return err
 	}
 
-	ctx, zone := cmd.Context(), time.UTC
+	ctx := cmd.Context()
 	var t client.Task
 	if f.ForPeople() || u.from != "" || u.until != "" { // times may be in the task's zone
 		if t, err = c.Tasks.Get(ctx, r.Namespace, r.Name); err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
-		if zone, err = schedule.Location(t.Timezone); err != nil {
-			return err
-		}
+		f.AboutTask(t.Timezone)
 	}
 
-	from, until, err := nextBounds(f, u, zone)
+	from, until, err := nextBounds(f, u)
 	if err != nil {
 		return err
 	}
@@ -215,7 +213,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 	if o.Namespace, o.Query, err = selection.Query(f, words, u.Selector, stateTerm(u.failing, client.TaskFailing), u.query); err != nil {
 		return err
 	}
-	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
+	if o.From, o.Until, err = nextBounds(f, u); err != nil {
 		return err
 	}
 	if err := areThere(ctx, f, c, words); err != nil {
@@ -253,7 +251,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		for _, o := range list {
 			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), wording.TickNote(o.Occurrence)}
 			if jitter {
-				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
+				row = slices.Insert(row, 1, f.ClockMillis(view.DueAt(o.Occurrence), o.Timezone))
 			}
 
 			if wide {

@@ -31,17 +31,23 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
   carillon task pause -l team=data --until "2026-12-27 08:00" --yes`,
 	}
 	revision.bindFlag(cmd)
-	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: when you resume it)")
+	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone (yours for several tasks), or RFC 3339 (default: when you resume it)")
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that explains the pause to other users")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return factory.RefuseEmpty(cmd, "until", "reason")
 	}
 
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
-		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
-			request, err := pauseUntil(f, until, func() (string, error) {
+		func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (client.Task, error) {
+			request, err := pauseUntil(f, until, func() error {
+				if !alone {
+					return nil
+				}
 				t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
-				return t.Timezone, err
+				if err == nil {
+					f.AboutTask(t.Timezone)
+				}
+				return err
 			})
 
 			if err != nil {
@@ -76,7 +82,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	}
 	revision.bindFlag(cmd)
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
-		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
+		func(ctx context.Context, c *client.Client, r selection.Ref, _ bool) (client.Task, error) {
 			return c.Tasks.Resume(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {

@@ -46,17 +46,25 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+
+		if f.ForPeople() || since != "" { // times are in the task's zone
+			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
+			if err != nil {
+				return selection.ExplainMissing(cmd.Context(), f, c, r, err)
+			}
+			f.AboutTask(t.Timezone)
+		}
+
 		from, err := f.ParseTime("since", since, f.Zone(output.ReaderZone), schedule.Past)
 		if err != nil {
 			return err
 		}
 		if from.After(f.Now()) {
 			return failure.Usage("--since %s: is in the future", task.Quote(since))
-		}
-
-		c, err := f.Connect()
-		if err != nil {
-			return err
 		}
 
 		stats, err := c.Tasks.Stats(cmd.Context(), r.Namespace, r.Name, from)

@@ -37,10 +37,10 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// verbCommand completes cmd, which calls do for each selected task. done returns the sentence for people; for
-// programs, the result of do is printed.
+// verbCommand completes cmd, which calls do for each selected task. alone is true if there is only one. done returns the
+// sentence for people; for programs, the result of do is printed.
 func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
-	do func(ctx context.Context, c *client.Client, r selection.Ref) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
+	do func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
 	p := bindTasks(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
@@ -50,9 +50,12 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 		}
 
 		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
-			t, err := do(ctx, c, r)
+			t, err := do(ctx, c, r, len(refs) == 1)
 			if err != nil {
 				return t, "", selection.ExplainMissing(ctx, f, c, r, err)
+			}
+			if changed, ok := any(t).(client.Task); ok && len(refs) == 1 {
+				f.AboutTask(changed.Timezone)
 			}
 			return t, done(r, t), nil
 		})

@@ -5,14 +5,14 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pauseUntil parses the end of a pause. A time without an offset is in the task's zone, which zone is called for only then. A
-// duration is passed on, because it counts by the clock of the server.
-func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
+// pauseUntil parses the end of a pause. A time without an offset is in the zone of the output, which chooseZone determines; it is
+// called only then. A duration is passed on, because it counts by the clock of the server.
+func pauseUntil(f *factory.Factory, text string, chooseZone func() error) (client.PauseRequest, error) {
 	var request client.PauseRequest
 	if text == "" {
 		return request, nil
@@ -29,17 +29,12 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 		return request, nil
 	}
 
-	timezone, err := zone()
-	if err != nil {
+	if err := chooseZone(); err != nil {
 		return request, err
 	}
 
-	location, err := schedule.Location(timezone)
-	if err != nil {
-		return request, err
-	}
-
-	request.Until, err = f.ParseEnd("until", text, location)
+	var err error
+	request.Until, err = f.ParseEnd("until", text, f.Zone(output.ReaderZone))
 
 	return request, err
 }

@@ -71,6 +71,9 @@ func undeleteCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return t, "", err
 			}
+			if len(refs) == 1 {
+				f.AboutTask(t.Timezone)
+			}
 			return t, "undeleted " + selection.Show(f, r) + view.NextText(f, t), nil
 		})
 		if len(changed) > 0 && f.ForPeople() {

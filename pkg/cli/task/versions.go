@@ -26,6 +26,9 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
+	if len(list) > 0 {
+		f.AboutTask(list[0].Timezone) // the newest version
+	}
 
 	return output.EmitList(&f.Printer, list, func(v client.TaskVersion) string { return fmt.Sprint(v.Generation) }, func(wide bool) *output.Table {
 		g := &output.Table{Headers: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "FIELDS"}}
@@ -36,7 +39,7 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 				continue
 			}
 
-			g.AddRow(fmt.Sprint(v.Generation), f.PastTime(v.UpdatedAt, v.Timezone), view.ActorCell(f, v.UpdatedBy),
+			g.AddRow(fmt.Sprint(v.Generation), f.PastTime(v.UpdatedAt, output.ReaderZone), view.ActorCell(f, v.UpdatedBy),
 				strings.ReplaceAll(output.OneLine(v.Change), "_", " "), changedWords(f, v.Changed, wide))
 		}
 
@@ -81,6 +84,8 @@ func showVersion(f *factory.Factory, cmd *cobra.Command, c *client.Client, r sel
 	}
 
 	t := client.Task{Task: v.Task}
+	f.AboutTask(t.Timezone)
+
 	return output.EmitOne(&f.Printer, v, selection.Name(f, v.Namespace, v.Name), func(d *output.Details) {
 		describeSpec(f, d, t)
 		describeWritten(f, d, t)
@@ -127,6 +132,7 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
 
+		f.AboutTask(t.Timezone)
 		selection.PrintWarnings(f, t.Task)
 
 		if dryRun {

@@ -39,7 +39,15 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 
 	w := watchedTasks(f, c, o, l)
 	if len(words) == 1 && !selection.IsGlob(words[0]) {
+		table := w.Table
+		w.Table = func(list []client.Task, wide bool) *output.Table {
+			if len(list) == 1 {
+				f.AboutTask(list[0].Timezone)
+			}
+			return table(list, wide)
+		}
 		w.Page = func(list []client.Task) string {
+			f.AboutTask(list[0].Timezone)
 			d := &output.Details{Printer: &f.Printer}
 			describeTask(f, cmd, c, d, list[0])
 			return d.String()

@@ -65,6 +65,11 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
+		// The tick in the name of a run is in the task's zone.
+		if q.Timezone == "" && (!strings.Contains(words[0], "@") || strings.HasSuffix(q.At, "Z")) {
+			q.Timezone = zoneOfAnswer(f)
+		}
 		answer, err := c.Tasks.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
@@ -74,6 +79,18 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// zoneOfAnswer returns the zone that --time chooses for an answer, or "" for that of the task.
+func zoneOfAnswer(f *factory.Factory) string {
+	switch f.TimeMode {
+	case output.TimeUTC:
+		return "UTC"
+	case output.TimeLocal:
+		return f.LocalZoneName()
+	}
+
+	return ""
 }
 
 // whyWord returns the task that a word names, either directly or by one of its runs. In the latter case, the

@@ -97,7 +97,7 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 
 // tickText formats the tick of a run, and states whether the run was triggered manually.
 func tickText(f *factory.Factory, r task.Run, timezone string) string {
-	words := tickTime(f, r.ScheduledTime, timezone)
+	words := f.RecentTime(r.ScheduledTime, timezone)
 
 	switch {
 	case r.IsBootRun():
@@ -107,19 +107,10 @@ func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	}
 
 	if r.Count > 1 && !r.Last.IsZero() {
-		words += f.Plain(" … ") + tickTime(f, r.Last, timezone)
+		words += f.Plain(" … ") + f.RecentTime(r.Last, timezone)
 	}
 
 	return words
-}
-
-// tickTime is like FutureTime, for the past: only for the last few days is the weekday sufficient.
-func tickTime(f *factory.Factory, t task.Time, timezone string) string {
-	if d := f.Now().Sub(t.Time); f.TimeMode == output.TimeRelative && d >= 0 && d < 6*24*time.Hour {
-		local := t.In(f.Zone(timezone))
-		return local.Format("Mon ") + output.ClockTime(local)
-	}
-	return f.FutureTime(t, timezone)
 }
 
 // Lateness formats how long after its due time a run started.
@@ -221,10 +212,10 @@ func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *o
 	}
 
 	for _, o := range list {
-		local, due := o.Time.In(f.Zone(timezone)), DueAt(o)
-		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), wording.TickNote(o)}
+		due := DueAt(o)
+		row := []string{f.WeekdayDate(o.Time, timezone), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), wording.TickNote(o)}
 		if jitter {
-			row = slices.Insert(row, 2, due.In(f.Zone(timezone)).Format("15:04:05.000"))
+			row = slices.Insert(row, 2, f.ClockMillis(due, timezone))
 		}
 
 		g.AddRow(row...)
@@ -275,7 +266,7 @@ func AddLedgerRows(f *factory.Factory, g *output.Table, lines []task.LedgerLine,
 
 // ledgerTicks formats the ticks of a line.
 func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
-	words := tickTime(f, l.First, timezone)
+	words := f.RecentTime(l.First, timezone)
 
 	switch {
 	case l.Kind == task.LedgerRequested:
@@ -283,7 +274,7 @@ func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string 
 	case l.Kind == task.LedgerHour:
 		return words + " (one hour)"
 	case l.Last.After(l.First.Time):
-		words += f.Plain(" … ") + tickTime(f, l.Last, timezone)
+		words += f.Plain(" … ") + f.RecentTime(l.Last, timezone)
 	}
 
 	return words
@@ -293,7 +284,7 @@ func ledgerTicks(f *factory.Factory, l task.LedgerLine, timezone string) string 
 func namedTicks(f *factory.Factory, l task.LedgerLine, timezone string) string {
 	words := make([]string, len(l.Named))
 	for i, tick := range l.Named {
-		words[i] = tick.In(f.Zone(timezone)).Format(time.TimeOnly)
+		words[i] = f.ClockTime(tick, timezone)
 	}
 
 	if int64(len(words)) < l.Count {

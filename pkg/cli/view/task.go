@@ -46,7 +46,7 @@ func PausedText(f *factory.Factory, t client.Task) string {
 	words, by := "paused", wording.PausedBy(t.Pause)
 
 	if !t.PausedUntil.IsZero() {
-		words += " until " + soonText(f, t.PausedUntil, t.Timezone)
+		words += " until " + f.SoonTime(t.PausedUntil, t.Timezone)
 	}
 
 	if by != "" {
@@ -56,7 +56,7 @@ func PausedText(f *factory.Factory, t client.Task) string {
 	return words
 }
 
-// PastOrFuture returns a function that formats a time in the reader's zone: how long ago it was, or when it will be.
+// PastOrFuture returns a function that formats a time: how long ago it was, or when it will be.
 func PastOrFuture(f *factory.Factory) func(task.Time) string {
 	return func(t task.Time) string {
 		if t.After(f.Now()) {
@@ -64,16 +64,6 @@ func PastOrFuture(f *factory.Factory) func(task.Time) string {
 		}
 		return f.PastTime(t, output.ReaderZone)
 	}
-}
-
-// soonText formats a time in the task's zone, without the day if it is today.
-func soonText(f *factory.Factory, t task.Time, timezone string) string {
-	zone := f.Zone(timezone)
-	if local, now := t.In(zone), f.Now().In(zone); f.TimeMode == output.TimeRelative && local.YearDay() == now.YearDay() && local.Year() == now.Year() {
-		return output.ClockTime(local)
-	}
-
-	return f.FutureTime(t, timezone)
 }
 
 // NoteFrozen prints a note if a freeze prevents the listed ticks.

@@ -55,7 +55,7 @@ func (m *Model) alertRows(list []task.AlertStatus) []row {
 
 		look := severityLooks[a.Severity]
 		cells := []string{m.toPrintable(look.sign), a.Severity, stripControls(name), m.formatSince(a.Since), m.toPrintable(stripControls(wording.AlertProblem(&a.Alert, m.formatDay))),
-			m.toPrintable(stripControls(m.alertWork(a))), m.toPrintable(stripControls(receiversText(a)))}
+			m.toPrintable(stripControls(m.alertWork(a))), m.toPrintable(stripControls(m.receiversText(a)))}
 		rows[i] = row{key: a.FullName(), style: look.style, cells: cells, target: ofTask(a.Namespace, a.Task, a.Run)}
 	}
 
@@ -76,7 +76,7 @@ func (m *Model) alertWork(a *task.AlertStatus) string {
 }
 
 // receiversText says how many receivers know of an alert, or why one does not.
-func receiversText(a *task.AlertStatus) string {
+func (m *Model) receiversText(a *task.AlertStatus) string {
 	if len(a.Receivers) == 0 {
 		return "nobody"
 	}
@@ -87,7 +87,7 @@ func receiversText(a *task.AlertStatus) string {
 			continue
 		}
 		r.Run, r.At = "", task.Time{}
-		return r.Receiver + ": " + wording.AlertReceiverText(&r, false, func(t task.Time) string { return t.Format("15:04 MST") })
+		return r.Receiver + ": " + wording.AlertReceiverText(&r, false, func(t task.Time) string { return t.In(m.cfg.Zone).Format("15:04 MST") })
 	}
 
 	return fmt.Sprintf("%d notified", len(a.Receivers))

@@ -60,6 +60,7 @@ func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, furth
 			env.Setenv("CARILLON_SERVER", s.URL)
 			env.Setenv("CARILLON_TOKEN", s.Token)
 			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("TZ", "UTC") // the user's time zone, whatever that of the host is
 			env.Values[stateKey{}] = &state{}
 
 			return nil
@@ -162,7 +163,7 @@ func cmdBackground(ts *testscript.TestScript, _ bool, args []string) {
 	s.stdin = ""
 
 	env := map[string]string{}
-	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "CARILLON_CONTEXT", "CARILLON_CONFIG", "HOME"} {
+	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "CARILLON_CONTEXT", "CARILLON_CONFIG", "HOME", "TZ"} {
 		env[name] = ts.Getenv(name)
 	}
 
