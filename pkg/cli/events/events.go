@@ -232,16 +232,19 @@ func printEvents(f *factory.Factory, o eventFlags, events iter.Seq2[task.Event, 
 }
 
 // The columns have fixed widths, because lines are printed one by one.
-var (
-	eventHeads  = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
-	eventWidths = map[string]int{"REVISION": 10, "TIME": 23, "KIND": 7, "SUBJECT": 28}
-)
+var eventHeads = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
+
+// usualEvent returns cells of the usual widths.
+func usualEvent(f *factory.Factory) []string {
+	yesterday := task.At(f.Now().AddDate(0, 0, -1).Truncate(time.Second))
+	return []string{"1234567890", f.ExactTime(yesterday, output.ReaderZone), "cluster", strings.Repeat("x", 28), "20060102T150405.000Z-abcd-efgh dispatched to node-1"}
+}
 
 // printEvent prints one event as a line, with headings above the first one.
 func printEvent(f *factory.Factory, e task.Event, heads bool) error {
-	g := &output.Table{Headers: eventHeads, Rows: [][]string{eventCells(f, e)}}
+	g := &output.Table{Headers: eventHeads, Rows: [][]string{usualEvent(f), eventCells(f, e)}}
 	if len(f.Columns) == 0 && f.Format != output.FormatWide {
-		g.Headers, g.Rows[0] = g.Headers[1:], g.Rows[0][1:]
+		g.Headers, g.Rows[0], g.Rows[1] = g.Headers[1:], g.Rows[0][1:], g.Rows[1][1:]
 	}
 
 	g, err := f.SelectColumns(g)
@@ -249,22 +252,12 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 		return err
 	}
 
-	rows := g.Rows
+	l, rows := output.Lines{Headers: g.Headers, Usual: g.Rows[0]}, g.Rows[1:]
 	if heads {
 		rows = append([][]string{g.Headers}, rows...)
 	}
 
-	var b strings.Builder
-
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			fmt.Fprintf(&line, "%-*s  ", eventWidths[g.Headers[i]], cell)
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-
-	return f.Print(b.String())
+	return f.Print(l.Format(&f.Printer, rows...))
 }
 
 // eventCells returns the cells of an event.

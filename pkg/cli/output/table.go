@@ -89,14 +89,9 @@ func (ta *Table) Render(p *Printer) string {
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Format = table.FormatOptions{}
 
-	more := "…"
-	if p.ASCII {
-		more = "~"
-	}
-
-	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: more}
+	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: p.moreSign()}
 	if width, tty := p.Terminal(p.Out); tty && width > 0 {
-		ta = ta.fitToWidth(width, more)
+		ta = ta.fitToWidth(p, width)
 		style.Size.WidthMax = width + columnGap // the last column is also followed by spaces
 	}
 
@@ -130,13 +125,18 @@ func rowOf(texts []string) table.Row {
 
 // RenderIndented returns a table for a section, indented and without headings.
 func (p *Printer) RenderIndented(t *Table) string {
+	const indent = "  "
 	t.Empty = ""
 	part := *p
 	part.NoHeaders = true
-	var b strings.Builder
+	part.Terminal = func(stream any) (int, bool) {
+		width, tty := p.Terminal(stream)
+		return max(width-len(indent), 0), tty
+	}
 
+	var b strings.Builder
 	for line := range strings.Lines(t.Render(&part)) {
-		b.WriteString("  " + line)
+		b.WriteString(indent + line)
 	}
 
 	return b.String()
@@ -145,84 +145,37 @@ func (p *Printer) RenderIndented(t *Table) string {
 // columnGap is the number of spaces between two columns.
 const columnGap = 2
 
-// minWidth returns the minimum width of a column on a narrow terminal. It is larger for columns whose contents
-// users type again.
-func minWidth(head string) int {
-	switch head {
-	case "NAME", "TASK":
-		return 20
-	case "RUN":
-		return 32 // a truncated id may also be the prefix of other ids
-	}
-
-	return 10
-}
-
-// fitToWidth makes a table as narrow as a terminal. The widest columns are shortened first, each down to its
-// minimum width. Only if that is not enough, the last columns are removed. Cutting rows at the edge instead
-// would hide the state of a task because of a long schedule.
-func (ta *Table) fitToWidth(width int, more string) *Table {
-	widths := make([]int, len(ta.Headers))
-	for _, row := range append([][]string{ta.Headers}, ta.Rows...) {
-		for i, cell := range row[:min(len(row), len(widths))] {
-			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
-		}
-	}
-
-	least := make([]int, len(widths))
-	for i, head := range ta.Headers {
-		least[i] = min(widths[i], max(minWidth(head), text.StringWidthWithoutEscSequences(head)))
-	}
-
-	kept, left := len(widths), width
-	for ; kept > 1 && tableWidth(least[:kept]) > left; kept-- {
-		left = width - columnGap - text.StringWidthWithoutEscSequences(more)
-	}
-
-	widths = widths[:kept]
-	for tableWidth(widths) > left {
-		widest := -1
-		for i, w := range widths {
-			if w > least[i] && (widest < 0 || w > widths[widest]) {
-				widest = i
-			}
-		}
-
-		if widest < 0 {
-			break // even a single column is too wide
-		}
-
-		widths[widest]--
-	}
-
+// fitToWidth makes a table as narrow as a terminal, as fitColumns describes. Cutting rows at the edge instead would hide the
+// state of a task because of a long schedule.
+func (ta *Table) fitToWidth(p *Printer, width int) *Table {
 	out := &Table{Empty: ta.Empty}
-	short := func(row []string) []string {
-		row = slices.Clone(row[:min(len(row), kept)])
-		for i := range row {
-			row[i] = text.Snip(row[i], widths[i], more)
-		}
-		return row
-	}
+	more := p.moreSign()
+	shown := ta.fitColumns(p, width, more)
 
-	out.Headers = short(ta.Headers)
-	if kept < len(ta.Headers) {
+	for _, c := range shown {
+		out.Headers = append(out.Headers, text.Snip(c.cells[c.used][0], max(c.width, 1), more))
+	}
+	if len(shown) < len(ta.Headers) {
 		out.Headers = append(out.Headers, more)
 	}
 
-	for _, row := range ta.Rows {
-		out.AddRow(short(row)...)
+	for i := range ta.Rows {
+		var row []string
+		for _, c := range shown {
+			row = append(row, text.Snip(c.cells[c.used][i+1], c.width, more))
+		}
+		out.AddRow(row...)
 	}
 
 	return out
 }
 
-// tableWidth returns the width of a table with columns of these widths.
-func tableWidth(widths []int) int {
-	n := columnGap * (len(widths) - 1)
-	for _, w := range widths {
-		n += w
+// moreSign returns the sign that something was cut.
+func (p *Printer) moreSign() string {
+	if p.ASCII {
+		return "~"
 	}
-	return n
+	return "…"
 }
 
 // Details prints the fields of one object, one per line, with the names in a column. Empty fields are omitted.
