@@ -149,6 +149,9 @@ func (sharedLease) Close() error   { return nil }
 // metrics are the values of metrics, by name and labels as /metrics shows them.
 type metrics map[string]float64
 
+// errUnavailable means that a node cannot answer now, for example because it has just lost its contact to etcd.
+var errUnavailable = errors.New("unavailable")
+
 // readMetrics reads the metrics of a node.
 func readMetrics(ctx context.Context, url, token string) (metrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
@@ -165,7 +168,11 @@ func readMetrics(ctx context.Context, url, token string) (metrics, error) {
 
 	defer res.Body.Close()
 
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusServiceUnavailable:
+		return nil, fmt.Errorf("GET %s: %w", req.URL, errUnavailable)
+	default:
 		return nil, fmt.Errorf("GET %s: %s", req.URL, res.Status)
 	}
 

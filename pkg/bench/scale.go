@@ -234,6 +234,10 @@ func (s *scaleTrial) fireSteadily(ctx context.Context) error {
 	var said metrics
 	err = awaitCondition(ctx, settleFor, "every tick is decided", func() (bool, error) {
 		said, err = readMetrics(ctx, n.url(), s.token)
+		if errors.Is(err, errUnavailable) {
+			return false, nil // a busy machine can be late with the answers of etcd
+		}
+
 		return said.ticks("") >= int64(s.Rate*(warmup+measured)), err
 	})
 	if err = errors.Join(err, s.agents.signalAndWait(ctx, s.node, syscall.SIGTERM)); err != nil {
