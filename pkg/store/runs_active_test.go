@@ -37,6 +37,14 @@ func (w *inboxWorld) put(key, value string) {
 	ok(w.T, err)
 }
 
+// putEnd writes the record of a run that ended at its tick.
+func (w *inboxWorld) putEnd(r record.Ref, n int, state task.State) {
+	w.Helper()
+	run := tickRun(r, n)
+	run.State, run.EndedAt = state, run.ScheduledTime
+	w.put(w.keys.Ended(r, run.ID), string(record.EncodeEnded(run)))
+}
+
 // putNode makes a node present. It says that its inbox has some attempts.
 func (w *inboxWorld) putNode(name string, running int) {
 	w.Helper()

@@ -79,14 +79,14 @@ func TestOutcomes_FindAgainWhatAFirstReadingFinds(t *testing.T) {
 // A history that is read again is read from the place that the reading before has reached, and not from its beginning.
 func TestOutcomes_ReadAgainOnlyTheEndOfAHistory(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newInboxWorld(t) // its client is its own, so that a hook sees only its reads
 	for n := range 30 {
-		w.putEnded(ref, n, "succeeded")
+		w.putEnd(ref, n, task.Succeeded)
 	}
 
 	first, err := w.Outcomes(t.Context(), outcomeReads(ref), 10)
 	ok(t, err)
-	w.putEnded(ref, 30, "failed")
+	w.putEnd(ref, 30, task.Failed)
 
 	var from []string
 	w.etcd.KV = etcdhook.KV(w.etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
@@ -113,15 +113,9 @@ func TestOutcomes_ReadAgainOnlyTheEndOfAHistory(t *testing.T) {
 // The history of a failing task is not searched for a success if the owner of its shard has said that the task is failing.
 func TestOutcomes_DoNotSearchWhatTheOwnerKnows(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	end := func(n int, state task.State) {
-		run := tickRun(ref, n)
-		run.State, run.EndedAt = state, run.ScheduledTime
-		w.put(w.keys.Ended(ref, run.ID), string(record.EncodeEnded(run)))
-	}
-
+	w := newInboxWorld(t) // its client is its own, so that a hook sees only its reads
 	for n := range 30 {
-		end(n, task.Failed)
+		w.putEnd(ref, n, task.Failed)
 	}
 	w.put(w.keys.DeadRun(ref, tickRun(ref, 1).ID), `{"state":"failed"}`)
 
@@ -134,7 +128,7 @@ func TestOutcomes_DoNotSearchWhatTheOwnerKnows(t *testing.T) {
 	for _, succeeded := range []bool{false, true} {
 		if succeeded {
 			// What the owner has said is older than the records, and settles only what they leave open.
-			end(30, task.Succeeded)
+			w.putEnd(ref, 30, task.Succeeded)
 		}
 
 		counts := map[bool]int{}
