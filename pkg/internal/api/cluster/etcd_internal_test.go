@@ -44,7 +44,7 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 		{what: "of different quotas", m: client.EtcdMember{DBQuota: 100 * mib}, change: func(s *client.ClusterStatus) {
 			s.Etcd = append(s.Etcd, client.EtcdMember{DBQuota: 50 * mib})
 		}, want: []string{"(100 MiB, 50 MiB)"}},
-		{what: "with entries that nobody can read", change: func(s *client.ClusterStatus) { s.Unreadable = 2 }, want: []string{"2 tasks do not run"}},
+		{what: "with entries that nobody can read", change: func(s *client.ClusterStatus) { s.Unreadable = 2 }, want: []string{"the entries of 2 tasks cannot be read, so they do not run"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			c.m.Endpoint = "one"
