@@ -138,16 +138,22 @@ func TestCheckTask_SaysHowToAllow(t *testing.T) {
 		change func(*task.Process)
 		want   string
 	}{
-		{task.Namespace{}, func(p *task.Process) { p.Command, p.Shell = nil, "id" }, "--shell"},
-		{task.Namespace{RunAs: []string{"web"}}, func(p *task.Process) { p.Command, p.Shell, p.User = nil, "id", "backup" }, "--run-as web,backup --shell"},
-		{task.Namespace{Groups: []string{"*"}}, func(p *task.Process) { p.Groups = []string{"video", "docker"} }, "--groups '*,docker'"},
-		{task.Namespace{}, func(p *task.Process) { p.EnvFrom, p.Stdin = []task.EnvFrom{{File: "/a"}}, &task.Stdin{File: "/b"} }, "--env-files /a,/b"},
+		{task.Namespace{}, func(p *task.Process) { p.Command, p.Shell = nil, "id" }, ": carillon namespace update default --shell"},
+		{task.Namespace{RunAs: []string{"web"}}, func(p *task.Process) { p.Command, p.Shell, p.User = nil, "id", "backup" }, ": carillon namespace update default --run-as web,backup --shell"},
+		{task.Namespace{Groups: []string{"*"}}, func(p *task.Process) { p.Groups = []string{"video", "docker"} }, ": carillon namespace update default --groups '*,docker'"},
+		{task.Namespace{}, func(p *task.Process) { p.EnvFrom, p.Stdin = []task.EnvFrom{{File: "/a"}}, &task.Stdin{File: "/b"} }, ": carillon namespace update default --env-files /a,/b"},
+
+		// An administrator may paste the command, so it contains nothing that the author of the task could use against a shell.
+		{task.Namespace{}, func(p *task.Process) { p.User = "web;reboot" }, ""},
+		{task.Namespace{}, func(p *task.Process) { p.EnvFrom = []task.EnvFrom{{File: "/etc/$(reboot)"}} }, ""},
+		{task.Namespace{}, func(p *task.Process) { p.Stdin = &task.Stdin{File: "/a'*'"} }, ""},
+		{task.Namespace{}, func(p *task.Process) { p.Stdin = &task.Stdin{File: "/a,/etc/shadow"} }, ""},
 	} {
 		c.n.Name = "default"
 
 		var e *task.Error
 		err := access.CheckTask(&c.n, spec(func(s *task.Spec) { c.change(s.Action.Process) }))
-		if want := "an administrator can allow it: carillon namespace update default " + c.want; !errors.As(err, &e) || e.Hint != want {
+		if want := "an administrator can allow it" + c.want; !errors.As(err, &e) || e.Hint != want {
 			t.Errorf("%v: %+v, want %s", err, e, want)
 		}
 	}

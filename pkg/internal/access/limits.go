@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,7 +18,10 @@ import (
 func CheckTask(n *task.Namespace, s *task.Spec) error {
 	if f := findForbidden(n, &s.Action); f != nil {
 		err := task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
-		err.Hint = "an administrator can allow it: carillon namespace update " + n.Name + flagsThatAllow(n, s.Action.Process)
+		err.Hint = "an administrator can allow it"
+		if flags, ok := flagsThatAllow(n, s.Action.Process); ok {
+			err.Hint += ": carillon namespace update " + n.Name + flags
+		}
 
 		return err
 	}
@@ -86,16 +90,25 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	return nil
 }
 
+// plainList matches a list that a shell and the flags of lists take literally, apart from the *, which needs quotes.
+var plainList = regexp.MustCompile(`^[A-Za-z0-9_./@%+:=,*-]+$`)
+
 // flagsThatAllow returns the flags of carillon namespace update with which a namespace allows an action. A flag replaces its
-// list.
-func flagsThatAllow(n *task.Namespace, p *task.Process) string {
-	flags := ""
+// list. The values are from the author of the task, and an administrator may paste the flags into a shell: ok is false if a
+// value contains characters with a meaning there, or a comma.
+func flagsThatAllow(n *task.Namespace, p *task.Process) (flags string, ok bool) {
+	ok = true
 	add := func(flag string, allowed, more []string) {
 		if len(more) == 0 {
 			return
 		}
 
-		list := strings.Join(slices.Concat(allowed, more), ",")
+		values := slices.Concat(allowed, more)
+		list := strings.Join(values, ",")
+		if !plainList.MatchString(list) || strings.Count(list, ",") != len(values)-1 {
+			ok = false
+			return
+		}
 		if strings.Contains(list, "*") {
 			list = "'" + list + "'" // for the shell
 		}
@@ -129,7 +142,7 @@ func flagsThatAllow(n *task.Namespace, p *task.Process) string {
 		flags += " --shell"
 	}
 
-	return flags
+	return flags, ok
 }
 
 func lists(allowed []string, name string) bool {
