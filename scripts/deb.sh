@@ -6,8 +6,6 @@
 #                host's NSS (LDAP, SSSD). By default, it is static, and uses only /etc/passwd and
 #                /etc/group
 #   DEB_VERSION  the version of the package (default: derived from git)
-#   DEB_DOCS     a directory in which make docs has written the pages of this commit (default: they are
-#                written anew)
 #   DEB_LEVEL    how much xz compresses, from 0 to 9 (default: 6)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -87,13 +85,9 @@ install -d "$doc/docs/how-to"
 install -m 644 README.md "$doc/"
 install -m 644 docs/*.md "$doc/docs/"
 install -m 644 docs/how-to/*.md "$doc/docs/how-to/"
-if [[ -n ${DEB_DOCS:-} ]]; then
-	cp "$DEB_DOCS"/{cli,api,records}.md "$doc/docs/"
-else
-	CARILLON=$program bash scripts/cli-docs.sh "$doc/docs/cli.md" >/dev/null
-	bash scripts/api-docs.sh "$doc/docs/api.md" >/dev/null
-	env -u GOARCH -u GOARM CGO_ENABLED=0 go run ./scripts/records -page "$doc/docs/records.md"
-fi
+CARILLON=$program bash scripts/cli-docs.sh "$doc/docs/cli.md" >/dev/null
+bash scripts/api-docs.sh "$doc/docs/api.md" >/dev/null
+env -u GOARCH -u GOARM CGO_ENABLED=0 go run ./scripts/records -page "$doc/docs/records.md"
 chmod 644 "$doc"/docs/{cli,api,records}.md
 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}' ./cmd/carillon | sort -u >"$doc/modules.txt"
 install -m 644 CHANGELOG.md "$doc/changelog"
