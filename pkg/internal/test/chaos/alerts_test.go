@@ -33,8 +33,9 @@ var paths = map[string]string{answers: "quick/50", flaky: "flaky/50", hangs: "qu
 // of the evaluator.
 const evaluationTime = 75 * time.Second
 
-// watchTime is how long the load goes on after the last fault, so that tasks which do not succeed get their alerts (G58): those of a minute
-// need that minute, one more, and the tolerance of the checker.
+// watchTime is how long the load goes on after the last fault, so that alerts about successes are judged without faults (G58): deadlines of a
+// minute need that minute, one more, and the tolerance of the checker. Tasks of a shard that has just been opened need no alert for 15
+// minutes, so a success_within that is not met is judged only if its shard has kept its owner.
 const watchTime = 2*time.Minute + 30*time.Second
 
 // expect lets a task alert: when runs fail, and when none succeeds in time. Half of the tasks with few ticks have deadlines.

@@ -117,13 +117,14 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.endFreezes()
 	w.openNamespace()
 
-	// Pause all tasks and wait until all runs have ended.
 	if w.expectsSuccess() && w.hasFaults() {
 		w.watchAlerts()
 	}
 	if w.expectsSuccess() {
 		w.deleteReceiver()
 	}
+
+	// Pause all tasks and wait until all runs have ended.
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
