@@ -84,11 +84,9 @@ func (c *comparison) run(cmd *cobra.Command, files []string) (err error) {
 		return err
 	}
 
-	zone := c.Zone(output.ReaderZone)
-	if c.timezone != "" {
-		if zone, err = schedule.Location(c.timezone); err != nil {
-			return err
-		}
+	zone, err := c.logZone()
+	if err != nil {
+		return err
 	}
 
 	if err := c.readLogs(cmd.Context(), files, zone); err != nil {
@@ -101,6 +99,19 @@ func (c *comparison) run(cmd *cobra.Command, files []string) (err error) {
 	lines, silent := cronlog.Compare(c.log, c.jobs, c.limits)
 
 	return c.print(lines, silent)
+}
+
+// logZone returns the time zone of times in the log that have none. --time does not change it, because it chooses the zone of
+// the output.
+func (c *comparison) logZone() (*time.Location, error) {
+	switch {
+	case c.timezone != "":
+		return schedule.Location(c.timezone)
+	case c.Local != nil:
+		return c.Local, nil
+	}
+
+	return time.Local, nil
 }
 
 // readLogs reads the logs. It is an error if cron has started nothing in any of them.

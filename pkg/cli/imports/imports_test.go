@@ -5,6 +5,10 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
 // cron does not read a system crontab that others could change.
@@ -60,5 +64,30 @@ func TestAddServices_FollowsLinks(t *testing.T) {
 	}
 	if got, want := addServices([]string{link}), []string{link, filepath.Join(resolved, "scrub@.service")}; !slices.Equal(got, want) {
 		t.Errorf("%q, not %q", got, want)
+	}
+}
+
+// The zone of the output says nothing about that of a log.
+func TestLogZone_DoesNotFollowTime(t *testing.T) {
+	tokyo, err := time.LoadLocation("Asia/Tokyo")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, c := range []struct {
+		local          *time.Location
+		timezone, want string
+	}{
+		{tokyo, "", "Asia/Tokyo"},
+		{tokyo, "Europe/Berlin", "Europe/Berlin"},
+		{nil, "", "Local"},
+	} {
+		d := factorytest.New("")
+		d.Local, d.TimeMode = c.local, output.TimeUTC
+
+		got, err := (&comparison{Factory: d.Factory, timezone: c.timezone}).logZone()
+		if err != nil || got.String() != c.want {
+			t.Errorf("%+v: %v, %v", c, got, err)
+		}
 	}
 }

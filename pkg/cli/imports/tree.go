@@ -192,7 +192,7 @@ func (i *importSession) importTree(dir string, groups []string) error {
 		if slices.ContainsFunc(i.result.Jobs, func(j importer.Job) bool { return j.Spec.Target.Selector == g.Selector() }) {
 			i.groups = append(i.groups, g)
 		} else {
-			i.Note("--group %s=%s: no task selects it, because no line is the same on exactly its %s", g.Label, g.Value, output.Plural(int64(len(g.Hosts)), "host"))
+			i.Note("--group %s=%s: no task selects it, because no line is the same exactly on the hosts of the group (%d)", g.Label, g.Value, len(g.Hosts))
 		}
 	}
 
@@ -465,7 +465,7 @@ func (i *importSession) checkTree(ctx context.Context, c *client.Client) error {
 
 	e := &failure.Error{Exit: failure.ExitFinding, Problem: failure.Problem{
 		Code:    codeLeftover,
-		Message: fmt.Sprintf("the tree has no imported line any more for %s of an earlier import: %s", output.Plural(int64(len(left)), "task"), strings.Join(left, " ")),
+		Message: fmt.Sprintf("the tree has no imported line for %s of an earlier import: %s", output.Plural(int64(len(left)), "task"), strings.Join(left, " ")),
 	}}
 
 	if len(i.result.Refusals) > 0 {
