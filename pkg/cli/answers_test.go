@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 )
 
-// answeringServer answers GET requests as testdata/tables/answers.txtar describes.
+// answeringServer answers requests as testdata/tables/answers.txtar describes.
 func answeringServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	archive, err := txtar.ParseFile("testdata/tables/answers.txtar")
@@ -28,11 +28,16 @@ func answeringServer(t *testing.T) *httptest.Server {
 	}
 
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, ok := answers[r.URL.Path]
+		request := r.URL.Path
+		if r.Method != http.MethodGet {
+			request = r.Method + " " + request
+		}
+
+		body, ok := answers[request]
 		w.Header().Set("Content-Type", "application/json")
-		if !ok || r.Method != http.MethodGet {
+		if !ok {
 			w.WriteHeader(http.StatusNotFound)
-			body = []byte(`{"code": "not_found", "detail": "no answer for ` + r.Method + " " + r.URL.Path + `"}`)
+			body = []byte(`{"code": "not_found", "detail": "no answer for ` + request + `"}`)
 		}
 		_, _ = w.Write(body)
 	}))

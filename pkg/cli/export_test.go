@@ -21,5 +21,8 @@ func Tree(daemonCommands ...*cobra.Command) *cobra.Command {
 	return newRootCommand(factory.New(IO{Env: func(string) string { return "" }}), daemonCommands)
 }
 
+// AnsweringServer is a server for tests of other packages.
+var AnsweringServer = answeringServer
+
 // FormatsOf returns the output formats of a command.
 func FormatsOf(cmd *cobra.Command) []string { return factory.Formats(cmd) }

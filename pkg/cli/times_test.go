@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,10 +14,11 @@ import (
 )
 
 // timeFlags are all flags with a time: a command line that lacks only the value, and in which direction times without a date are
-// read. ask: without a server, the command cannot know the zone, so it does not judge the value before it has asked.
+// read. ask: the command asks a server for the zone before it reads the value. remote: the server reads the value; see
+// testdata/script/why.txtar.
 var timeFlags = map[string]struct {
-	line      string
-	past, ask bool
+	line              string
+	past, ask, remote bool
 }{
 	"access grant --until":          {line: "access grant user:bob viewer --cluster --until"},
 	"alert silence --until":         {line: "alert silence a --reason x --until"},
@@ -45,27 +45,33 @@ var timeFlags = map[string]struct {
 	"schedule next --from":          {line: "schedule next @daily --from"},
 	"schedule next --start":         {line: "schedule next @daily --start"},
 	"schedule next --end":           {line: "schedule next @daily --end"},
-	"task history --since":          {line: "task history a --since", past: true, ask: true},
-	"task history --until":          {line: "task history a --until", past: true, ask: true},
-	"task next --from":              {line: "task next a --from", ask: true},
-	"task next --until":             {line: "task next a --until", ask: true},
-	"task pause --until":            {line: "task pause a --until", ask: true},
-	"task stats --since":            {line: "task stats a --since", past: true, ask: true},
+	"task history --since":          {line: "task history nightly --since", past: true, ask: true},
+	"task history --until":          {line: "task history nightly --until", past: true, ask: true},
+	"task next --from":              {line: "task next nightly --from", ask: true},
+	"task next --until":             {line: "task next nightly --until", ask: true},
+	"task pause --until":            {line: "task pause nightly --until", ask: true},
+	"task stats --since":            {line: "task stats nightly --since", past: true, ask: true},
 	"task undelete --deleted-since": {line: "task undelete --deleted-since", past: true},
-	"task why --at":                 {line: "task why a --at", ask: true},
-	"task why --from":               {line: "task why a --from", ask: true},
-	"task why --to":                 {line: "task why a --from 2d --to", ask: true},
+	"task why --at":                 {line: "task why a --at", remote: true},
+	"task why --from":               {line: "task why a --from", remote: true},
+	"task why --to":                 {line: "task why a --from 2d --to", remote: true},
 	"token create --until":          {line: "token create --for user:bob --until"},
-	"why --at":                      {line: "why a --at", ask: true},
-	"why --from":                    {line: "why a --from", ask: true},
-	"why --to":                      {line: "why a --from 2d --to", ask: true},
+	"why --at":                      {line: "why a --at", remote: true},
+	"why --from":                    {line: "why a --from", remote: true},
+	"why --to":                      {line: "why a --from 2d --to", remote: true},
 }
 
 // Each flag with a time or a duration reads the notation of docs/times.md.
 func TestTree_FlagsReadOneNotationOfTime(t *testing.T) {
-	run := func(line, value string) (int, string) {
+	asked := cli.AnsweringServer(t).URL
+	run := func(line, value string, ask bool) (int, string) {
+		server := "http://127.0.0.1:1"
+		if ask {
+			server = asked
+		}
+
 		var out, errs bytes.Buffer
-		args := append(strings.Fields("--server http://127.0.0.1:1 "+line), value)
+		args := append(strings.Fields("--server "+server+" "+line), value)
 		code := cli.Main(t.Context(), args, cli.IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
 
 		return code, errs.String()
@@ -107,12 +113,12 @@ func TestTree_FlagsReadOneNotationOfTime(t *testing.T) {
 			texts = []string{"2d12h", "yesterday 18:00", "2020-01-02"}
 		}
 		for _, text := range texts {
-			if code, errs := run(c.line, text); code == failure.ExitUsage {
+			if code, errs := run(c.line, text, c.ask); code == failure.ExitUsage {
 				t.Errorf("%s %s: %s", name, text, errs)
 			}
 		}
 
-		if code, errs := run(c.line, "soon"); code != failure.ExitUsage && !c.ask || c.ask && !slices.Contains([]int{failure.ExitUsage, failure.ExitUnavailable}, code) {
+		if code, errs := run(c.line, "soon", c.ask); code != failure.ExitUsage && !c.remote {
 			t.Errorf("%s soon: exit %d, %s", name, code, errs)
 		}
 	}

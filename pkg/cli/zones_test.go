@@ -14,11 +14,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
-// timeCommands print times, in addition to those that print tables.
+// timeCommands print times, in addition to those that print tables. For those that need a real server, such as why and apply, see
+// testdata/script/zone.txtar.
 var timeCommands = append([]string{
 	"task get nightly", "task stats nightly", "run get nightly", "alert get nightly:success_by", "load -o wide", "next -o wide",
 	"task list -o wide", "run list -o wide", "audit log -o wide", "events -o wide", "token get xu3km4yoqrefykdw", "cluster status",
-	"schedule next @daily --jitter 5m", "schedule explain @daily",
+	"schedule next @daily --jitter 5m", "schedule explain @daily", "task pause nightly --until 2026-12-24T18:00",
 }, tableCommands...)
 
 var (
@@ -26,7 +27,7 @@ var (
 	clocks = regexp.MustCompile(`\b\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?(?: ([A-Z]{3,4})\b)?`)
 
 	// aboutOne matches a command about one task.
-	aboutOne = regexp.MustCompile(`^(task (get|history|next|stats)|run get) `)
+	aboutOne = regexp.MustCompile(`^(task (get|history|next|stats|pause)|run get) `)
 
 	// otherDigits matches what looks like a time, and is none: addresses, schedules in words, and the heat map of carillon load, which names
 	// its zone above the hours.

@@ -263,7 +263,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if revision != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
+		if revision != 0 && !namesOne(words) {
 			return failure.Usage("--revision requires exactly one task")
 		}
 
@@ -291,7 +291,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 
 		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
 			t, err := updateTask(ctx, f, c, r, a.Patch, int64(revision), p.DryRun)
-			if err == nil && len(refs) == 1 {
+			if err == nil && namesOne(words) {
 				f.AboutTask(t.Timezone)
 			}
 			if p.DryRun {

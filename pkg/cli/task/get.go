@@ -49,7 +49,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if cmd.Flags().Changed("generation") {
-			if len(words) != 1 || selection.IsGlob(words[0]) || generation < 1 {
+			if !namesOne(words) || generation < 1 {
 				return failure.Usage("--generation requires a positive number and exactly one task")
 			}
 
@@ -78,7 +78,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		if failed != nil && len(found) == 0 {
 			return failed
 		}
-		if err := emitTasks(f, cmd, c, found, len(words) == 1 && !selection.IsGlob(words[0])); err != nil {
+		if err := emitTasks(f, cmd, c, found, namesOne(words)); err != nil {
 			return err
 		}
 

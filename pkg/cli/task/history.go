@@ -68,7 +68,9 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 			}
-			f.AboutTask(t.Timezone)
+			if err := aboutTask(f, t, flags.Since, flags.Until); err != nil {
+				return err
+			}
 		}
 
 		filter, err := flags.Filter(f, f.Zone(output.ReaderZone))

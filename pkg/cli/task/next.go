@@ -84,7 +84,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if words, u.query = splitQuery(cmd, words); len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
+		if words, u.query = splitQuery(cmd, words); namesOne(words) && u.Selector == "" && !u.failing {
 			return nextOfOne(f, cmd, c, words[0], u)
 		}
 
@@ -134,7 +134,9 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 		if t, err = c.Tasks.Get(ctx, r.Namespace, r.Name); err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
-		f.AboutTask(t.Timezone)
+		if err := aboutTask(f, t, u.from, u.until); err != nil {
+			return err
+		}
 	}
 
 	from, until, err := nextBounds(f, u)

@@ -31,7 +31,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
   carillon task pause -l team=data --until "2026-12-27 08:00" --yes`,
 	}
 	revision.bindFlag(cmd)
-	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone (yours for several tasks), or RFC 3339 (default: when you resume it)")
+	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone (yours for a glob, a selector or several tasks), or RFC 3339 (default: when you resume it)")
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that explains the pause to other users")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return factory.RefuseEmpty(cmd, "until", "reason")
@@ -44,10 +44,10 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 					return nil
 				}
 				t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
-				if err == nil {
-					f.AboutTask(t.Timezone)
+				if err != nil {
+					return err
 				}
-				return err
+				return aboutTask(f, t, until)
 			})
 
 			if err != nil {

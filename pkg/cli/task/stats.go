@@ -56,7 +56,9 @@ func statsCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 			}
-			f.AboutTask(t.Timezone)
+			if err := aboutTask(f, t, since); err != nil {
+				return err
+			}
 		}
 
 		from, err := f.ParseTime("since", since, f.Zone(output.ReaderZone), schedule.Past)

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -37,24 +38,25 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// verbCommand completes cmd, which calls do for each selected task. alone is true if there is only one. done returns the
-// sentence for people; for programs, the result of do is printed.
+// verbCommand completes cmd, which calls do for each selected task. alone is true if the words name only one, see namesOne.
+// done returns the sentence for people; for programs, the result of do is printed.
 func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
 	do func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
 	p := bindTasks(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
+		alone := namesOne(words)
 		c, refs, err := approvedTasks(f, cmd, words, *p, severe)
 		if err != nil {
 			return err
 		}
 
 		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
-			t, err := do(ctx, c, r, len(refs) == 1)
+			t, err := do(ctx, c, r, alone)
 			if err != nil {
 				return t, "", selection.ExplainMissing(ctx, f, c, r, err)
 			}
-			if changed, ok := any(t).(client.Task); ok && len(refs) == 1 {
+			if changed, ok := any(t).(client.Task); ok && alone {
 				f.AboutTask(changed.Timezone)
 			}
 			return t, done(r, t), nil
@@ -68,6 +70,27 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 	}
 
 	return cmd
+}
+
+// namesOne reports whether the words of a command name exactly one task. Such a command is about that task, and its times are in
+// the task's zone. A glob or a selector is a list, also if it matches one task: the zone must not depend on what tasks exist.
+func namesOne(words []string) bool { return len(words) == 1 && !selection.IsGlob(words[0]) }
+
+// aboutTask says that the command is about only t. Times that the user passed without an offset are in the zone of t then, unless
+// --time chooses another one. So it is an error if there are any and this program does not know the zone.
+func aboutTask(f *factory.Factory, t client.Task, passed ...string) error {
+	f.AboutTask(t.Timezone)
+
+	if strings.Join(passed, "") == "" || f.TimeMode == output.TimeUTC || f.TimeMode == output.TimeLocal {
+		return nil
+	}
+
+	if _, err := schedule.Location(t.Timezone); err != nil {
+		return failure.Usage("%s is in the time zone %s, which this program does not know", task.Quote(t.Name), task.Quote(t.Timezone)).
+			WithHint("to pass times in UTC, add --time utc")
+	}
+
+	return nil
 }
 
 // pastOf returns the past participle of a verb: "paused".
@@ -133,7 +156,7 @@ func (r *revisionFlag) bindFlag(cmd *cobra.Command) {
 func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if *r != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
+		if *r != 0 && !namesOne(words) {
 			return failure.Usage("--revision requires exactly one task")
 		}
 		return run(cmd, words)

@@ -71,7 +71,7 @@ func undeleteCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return t, "", err
 			}
-			if len(refs) == 1 {
+			if namesOne(words) && p.Selector == "" && since == "" {
 				f.AboutTask(t.Timezone)
 			}
 			return t, "undeleted " + selection.Show(f, r) + view.NextText(f, t), nil

@@ -38,7 +38,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	}
 
 	w := watchedTasks(f, c, o, l)
-	if len(words) == 1 && !selection.IsGlob(words[0]) {
+	if namesOne(words) {
 		table := w.Table
 		w.Table = func(list []client.Task, wide bool) *output.Table {
 			if len(list) == 1 {

@@ -29,7 +29,8 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		Long: "Explain why a task ran, did not run, or will run at a given time: one sentence, followed by the evidence.\n" +
 			"You can also name a run.\n\n" +
 			"Without a time, the command explains the latest tick and the next one. Times without an offset are in the\n" +
-			"task's time zone, or in --timezone; see carillon help times. A date means the whole day.",
+			"task's time zone, in --timezone, or in the zone that --time local or --time utc chooses for the output; see carillon\n" +
+			"help times. A date means the whole day.",
 		Example: `  carillon why nightly-backup
   carillon why nightly-backup --at '2026-03-29 02:30'
   carillon why nightly-backup --at 'yesterday 18:00'
@@ -43,7 +44,7 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29 02:30, 02:30 for today, yesterday 18:00, or a date")
 	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`, or a duration ago such as 2d")
 	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME`, or a duration ago (default now)")
-	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: the task's)")
+	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: that of --time, or the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
 			return err
@@ -68,8 +69,11 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 
 		// The tick in the name of a run is in the task's zone.
 		if q.Timezone == "" && (!strings.Contains(words[0], "@") || strings.HasSuffix(q.At, "Z")) {
-			q.Timezone = zoneOfAnswer(f)
+			if q.Timezone, err = zoneOfAnswer(f); err != nil {
+				return err
+			}
 		}
+
 		answer, err := c.Tasks.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
@@ -81,16 +85,21 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// zoneOfAnswer returns the zone that --time chooses for an answer, or "" for that of the task.
-func zoneOfAnswer(f *factory.Factory) string {
+// zoneOfAnswer returns the zone that --time chooses for an answer, or "" for that of the task. It is an error if the name of the
+// user's zone is not known: the server would read the times of the question, and print all others, in the zone of the task.
+func zoneOfAnswer(f *factory.Factory) (string, error) {
 	switch f.TimeMode {
 	case output.TimeUTC:
-		return "UTC"
+		return "UTC", nil
 	case output.TimeLocal:
-		return f.LocalZoneName()
+		name := f.LocalZoneName()
+		if name == "" {
+			return "", failure.Usage("--time local: cannot determine the name of your time zone").WithHint("name it, for example: --timezone Europe/Berlin")
+		}
+		return name, nil
 	}
 
-	return ""
+	return "", nil
 }
 
 // whyWord returns the task that a word names, either directly or by one of its runs. In the latter case, the
