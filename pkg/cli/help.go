@@ -160,8 +160,9 @@ const outputTopic = `Commands write data to stdout and everything else to stderr
 
 With -o json, an error is one JSON object on stderr: {"code", "field", "message",
 "hint"}. On a narrow terminal, tables leave out the less important columns, which …
-in the heading shows, and shorten cells. Names and IDs stay whole, so that you can
-type them again. Elsewhere, nothing is left out.
+in the heading shows, and shorten cells. The names and IDs of what a row is about
+stay whole up to 48 characters, so that you can type them again. Elsewhere, nothing
+is left out.
 
   --time relative|local|task|utc   how to print times: relative to now; or exactly, in
                                    your time zone, in that of each task, or in UTC

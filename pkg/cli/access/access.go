@@ -171,7 +171,7 @@ func subjectsCommand(f *factory.Factory) *cobra.Command {
 			}
 
 			return output.EmitList(&f.Printer, list, func(s client.Subject) string { return s.Subject }, func(bool) *output.Table {
-				g := &output.Table{Headers: []string{"SUBJECT", "STATE", "TOKENS", "BINDINGS"}, Empty: "no subjects"}
+				g := &output.Table{Headers: []string{"SUBJECT", "STATE", "TOKENS", "BINDINGS"}, Key: "SUBJECT", Empty: "no subjects"}
 				for _, s := range list {
 					state := f.Paint(output.Green, "enabled")
 					if s.Disabled {

@@ -234,9 +234,9 @@ func printEvents(f *factory.Factory, o eventFlags, events iter.Seq2[task.Event, 
 // The columns have fixed widths, because lines are printed one by one.
 var eventHeads = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
 
-// usualEvent returns cells of the usual widths.
+// usualEvent returns cells of the usual widths. Its time has seconds, because they are not shown if they are zero.
 func usualEvent(f *factory.Factory) []string {
-	yesterday := task.At(f.Now().AddDate(0, 0, -1).Truncate(time.Second))
+	yesterday := task.At(f.Now().AddDate(0, 0, -1).Truncate(time.Minute).Add(59 * time.Second))
 	return []string{"1234567890", f.ExactTime(yesterday, output.ReaderZone), "cluster", strings.Repeat("x", 28), "20060102T150405.000Z-abcd-efgh dispatched to node-1"}
 }
 

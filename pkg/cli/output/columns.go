@@ -32,7 +32,7 @@ const (
 
 const (
 	leastUsual = 12
-	leastWhole = 48 // of columns whose cells users type again or compare: names and times. Longer ones may be cut
+	leastWhole = 48 // of columns whose cells users type again or compare: names and times. Longer ones may be cut, as carillon help output says
 )
 
 // form is a shorter form of a cell. It gets and returns a text without colors.
@@ -185,6 +185,10 @@ func useLongerForms(shown []*fittedColumn, left int) int {
 // measureColumn returns a column with its shortest cells.
 func (ta *Table) measureColumn(p *Printer, at int) fittedColumn {
 	c := fittedColumn{column: columns[ta.Headers[at]], at: at}
+	if ta.Key != "" && ta.Headers[at] == ta.Key {
+		c.rank, c.least = rankKey, leastWhole
+	}
+
 	cells := []string{ta.Headers[at]}
 	for _, row := range ta.Rows {
 		cell := ""
@@ -262,12 +266,18 @@ func (p *Printer) today() (time.Time, bool) {
 // exactTimes matches a time as ExactTime formats it.
 var exactTimes = regexp.MustCompile(`(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)?(?:\.\d+)?( [A-Z+-][A-Z0-9+-]+)`)
 
-// shortenDate shortens exact times: those of today to the time of day, others to the date and the minute.
+// shortenDate shortens exact times: those of today to the time of day, others to the date and the time of day. Only zeros are
+// dropped from the seconds, as ClockTime does, so that the time can be typed again.
 func shortenDate(p *Printer, cell string) string {
 	today, known := p.today()
 	return exactTimes.ReplaceAllStringFunc(cell, func(s string) string {
 		part := exactTimes.FindStringSubmatch(s)
 		day, err := time.Parse(time.DateOnly, part[1])
+		seconds := part[3]
+		if seconds == ":00" && !strings.Contains(s, ".") {
+			seconds = ""
+		}
+		clock := part[2] + seconds + part[4]
 
 		switch {
 		case err != nil:
@@ -275,10 +285,10 @@ func shortenDate(p *Printer, cell string) string {
 		case known && part[1] == today.Format(time.DateOnly):
 			return part[2] + part[3] + part[4]
 		case day.Year() != today.Year():
-			return day.Format("2 Jan 2006 ") + part[2] + part[4]
+			return day.Format("2 Jan 2006 ") + clock
 		}
 
-		return day.Format("2 Jan ") + part[2] + part[4]
+		return day.Format("2 Jan ") + clock
 	})
 }
 
@@ -364,17 +374,27 @@ func (l *Lines) Format(p *Printer, rows ...[]string) string {
 	width, tty := p.Terminal(p.Out)
 	narrow := tty && width > 0
 
+	var shown []fittedColumn
+	if narrow {
+		if shown = usual.fitColumns(p, width, ""); len(shown) < len(l.Headers) {
+			shown = usual.fitColumns(p, width, p.moreSign()) // with space for the sign in the heading
+		}
+	}
+
 	var b strings.Builder
 	for _, row := range rows {
 		var line strings.Builder
 
 		if narrow {
-			for _, c := range usual.fitColumns(p, width, "") {
+			for _, c := range shown {
 				cell := row[c.at]
 				for _, to := range c.short[:c.used] {
 					cell = shorten(p, cell, to)
 				}
 				fmt.Fprint(&line, text.Pad(cell, c.width, ' '), "  ")
+			}
+			if len(shown) < len(l.Headers) && slices.Equal(row, l.Headers) {
+				line.WriteString(p.moreSign())
 			}
 		} else {
 			for i, cell := range row {

@@ -29,8 +29,10 @@ func TestForms_ShortenCells(t *testing.T) {
 		{"RESULT", []string{"\x1b[31m✗ exit 69, attempt 2\x1b[0m", "\x1b[31m✗ exit 69\x1b[0m", "\x1b[31m✗ exit 69\x1b[0m"}},
 		{"RESULT", []string{"○ missed (no owner) ×40", "○ missed (no owner) ×40", "○ missed ×40"}},
 		{"TIME", []string{"2026-11-20 21:00:05 UTC", "2026-11-20 21:00:05 UTC", "21:00:05 UTC"}},
-		{"TIME", []string{"2026-11-19 21:00:05 UTC~", "2026-11-19 21:00:05 UTC~", "19 Nov 21:00 UTC~"}},
-		{"TIME", []string{"2025-11-19 21:00:05 +0530", "2025-11-19 21:00:05 +0530", "19 Nov 2025 21:00 +0530"}},
+		{"TIME", []string{"2026-11-19 21:00:05 UTC~", "2026-11-19 21:00:05 UTC~", "19 Nov 21:00:05 UTC~"}},
+		{"TIME", []string{"2026-11-19 21:00:00 UTC", "2026-11-19 21:00:00 UTC", "19 Nov 21:00 UTC"}},
+		{"TIME", []string{"2026-11-19 21:00:00.250 UTC", "2026-11-19 21:00:00.250 UTC", "19 Nov 21:00:00 UTC"}},
+		{"TIME", []string{"2025-11-19 21:00:05 +0530", "2025-11-19 21:00:05 +0530", "19 Nov 2025 21:00:05 +0530"}},
 		{"TICK", []string{"Fri 13:56:16 UTC (manual)", "13:56:16 UTC (manual)", "13:56:16 UTC", "13:56:16 UTC", "13:56:16 UTC"}},
 		{"TICK", []string{"Sun 1 Nov 01:00 CET … Mon 2 Nov 00:00 CET", "1 Nov 01:00 CET … 2 Nov 00:00 CET", "1 Nov 01:00 CET … 2 Nov 00:00 CET", "1 Nov 01:00 CET … 2 Nov 00:00 CET", "1 Nov 01:00 CET …"}},
 		{"EVENT", []string{"20261121T135616.218Z-3fxm-wt5c started on db-1", "started on db-1"}},
@@ -50,7 +52,7 @@ func TestForms_ShortenCells(t *testing.T) {
 	// With --time task, today is not the same day in all rows.
 	d := newTestPrinter()
 	d.TimeMode = TimeTask
-	if got := shortenDate(d.Printer, "2026-11-20 21:00:05 UTC"); got != "20 Nov 21:00 UTC" {
+	if got := shortenDate(d.Printer, "2026-11-20 21:00:05 UTC"); got != "20 Nov 21:00:05 UTC" {
 		t.Errorf("--time task: %s", got)
 	}
 }
@@ -109,9 +111,9 @@ func TestLines_HaveFixedColumns(t *testing.T) {
 
 	d.Terminal = func(any) (int, bool) { return 80, true }
 	got := l.Format(d.Printer, rows...)
-	want := `TIME              KIND     SUBJECT                       EVENT
-21:00:05 UTC      run      nightly-backup                succeeded on db-1, dec…
-19 Nov 21:00 UTC  task     a-name-that-is-longer-than-usual-names  paused by us…
+	want := `TIME                 KIND     SUBJECT                       EVENT
+21:00:05 UTC         run      nightly-backup                succeeded on db-1, …
+19 Nov 21:00:05 UTC  task     a-name-that-is-longer-than-usual-names  paused by…
 `
 	if got != want {
 		t.Errorf("80 columns:\n%s", got)
@@ -119,6 +121,28 @@ func TestLines_HaveFixedColumns(t *testing.T) {
 	for line := range strings.Lines(got) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+
+	// The heading shows that a column is missing.
+	d.Terminal = func(any) (int, bool) { return 60, true }
+	heading, _, _ := strings.Cut(l.Format(d.Printer, rows...), "\n")
+	if strings.Contains(heading, "KIND") || !strings.HasSuffix(heading, " …") || utf8.RuneCountInString(heading) > 60 {
+		t.Errorf("60 columns: %q", heading)
+	}
+}
+
+// The key of a table is whole as long as there is room for it, and other columns give way.
+func TestTable_KeepsItsKeyWhole(t *testing.T) {
+	const subject = "service:deployment-of-the-european-orders"
+	for width := len(subject) + len("  …"); width < 100; width++ {
+		d := newTestPrinter()
+		d.Terminal = func(any) (int, bool) { return width, true }
+		g := &Table{Headers: []string{"STATE", "SUBJECT", "BINDINGS"}, Key: "SUBJECT"}
+		g.AddRow("enabled", subject, "billing.editor-service-deployment")
+
+		if text := g.Render(d.Printer); !strings.Contains(text, subject) {
+			t.Errorf("a terminal of %d:\n%s", width, text)
 		}
 	}
 }

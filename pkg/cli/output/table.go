@@ -18,7 +18,7 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 		return g, nil
 	}
 
-	out := &Table{Empty: g.Empty}
+	out := &Table{Empty: g.Empty, Key: g.Key}
 	var at []int
 	for _, name := range p.Columns {
 		i := slices.IndexFunc(g.Headers, func(head string) bool { return columnName(head) == columnName(name) })
@@ -69,6 +69,7 @@ type Table struct {
 	Headers []string
 	Rows    [][]string
 	Empty   string // the message on stderr if there are no rows
+	Key     string // the heading of the column that names what the rows are about, if it is a usual column in other tables
 }
 
 // AddRow adds a row. It may have fewer cells than there are columns.
