@@ -79,8 +79,8 @@ func TestUnknownFlag_SuggestsWhatWasMeant(t *testing.T) {
 		"task create --cron": "did you mean: --schedule", "task create --tz": "did you mean: --timezone", "task create --every": "did you mean: --schedule",
 		"task create --name": "write the name without a flag: carillon task create TASK", "task create --node": "did you mean: --selector 'node = NAME'", "task create --cwd": "did you mean: --dir",
 		"task create --command": "did you mean: --set action.process.command=…", "task create --env-file": "see carillon task create --help", "task create --image": "see carillon task create --help",
-		"task trigger --timeout": "did you mean: --wait=DURATION", "task trigger --follow": "did you mean: --wait", "task list --timeout": "did you mean: --request-timeout", "task list --name": "write the name without a flag: ",
-		"node drain --timeout": "did you mean: --within", "task pause --for": "did you mean: --until", "task delete --force": "did you mean: --yes", "logs --lines": "did you mean: --tail", "events --tail": "see carillon events --help",
+		"task trigger --timeout": "did you mean: --wait=DURATION", "task trigger --follow": "did you mean: --wait", "task list --timeout": "did you mean: --request-timeout", "task list --name": "write the name without a flag: ", "cluster status --name": "see carillon cluster status --help",
+		"node drain --timeout": "did you mean: --within", "task pause --for": "did you mean: --until", "run list --for": "did you mean: --since", "alert silence --for": "did you mean: --until", "task delete --force": "did you mean: --yes", "logs --lines": "did you mean: --tail", "events --tail": "see carillon events --help",
 		"task list --selectr": "did you mean: --selector", "task list --all": "did you mean: --all-namespaces", "apply --file": "did you mean: --filename",
 	} {
 		path, flag, _ := strings.Cut(line, " --")

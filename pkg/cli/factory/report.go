@@ -385,7 +385,7 @@ func flagSets(cmd *cobra.Command) [][]string {
 var flagSynonyms = map[string][]string{
 	"cron": {"schedule"}, "every": {"schedule"}, "tz": {"timezone"}, "time-zone": {"timezone"}, "zone": {"timezone"}, "ns": {"namespace"},
 	"cwd": {"dir"}, "workdir": {"dir"}, "chdir": {"dir"}, "working-dir": {"dir"},
-	"timeout": {"wait=DURATION", "within", "request-timeout"}, "deadline": {"within"}, "for": {"until"}, "follow": {"wait", "watch"},
+	"timeout": {"wait=DURATION", "within", "request-timeout"}, "deadline": {"within"}, "for": {"since", "until"}, "follow": {"wait", "watch"},
 	"force": {"yes"}, "lines": {"tail"}, "since-time": {"since"}, "field-selector": {"selector"},
 }
 
@@ -424,7 +424,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	switch {
 	case meant != "":
 		f.Hint = "did you mean: --" + meant
-	case word == "name":
+	case word == "name" && strings.Contains(cmd.Use, " "): // the command has arguments
 		f.Hint = "write the name without a flag: " + cmd.UseLine()
 	}
 

@@ -20,7 +20,8 @@ type hour struct {
 	first  time.Time   // the first of them
 }
 
-// label returns the hour of the clock: "03:00". Begins may be another one, if the clock has changed since. The zone is above the labels.
+// label returns the hour of the clock: "03:00". Begins may be another one, if the clock has changed since. The zone is above the labels, and
+// again where it changes.
 func (h *hour) label() string { return h.first.Format("15:00") }
 
 // hoursOf divides a load into hours. Where the clock changes, an hour may be there twice or not at all. If it changes by
@@ -85,6 +86,12 @@ func heatMap(f *factory.Factory, l client.TaskLoad, width int) string {
 
 	for i := range hours {
 		h := &hours[i]
+		// The hours below this line have another offset from UTC.
+		if changed := h.first.Format("MST"); changed != zone {
+			zone = changed
+			b.WriteString(f.Paint(output.Dim, zone) + "\n")
+		}
+
 		b.WriteString(f.Paint(output.Dim, h.label()) + " " + h.formatCells(f, per, most))
 		fmt.Fprintf(&b, "%*s\n", totalWidth, wording.RunNumber(h.totalRuns()))
 	}

@@ -71,6 +71,29 @@ UTC   :00  :10  :20  :30  :40  :50
 	}
 }
 
+// The hour that the change of the clocks repeats is below the name of its zone.
+func TestHeatMap_NamesTheZoneAgainWhereItChanges(t *testing.T) {
+	t.Parallel()
+
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip(err)
+	}
+
+	f := factoryFor(true)
+	f.TimeMode, f.Local = output.TimeLocal, zone
+	l := loadOf(map[int]float64{0: 1})
+	l.From = task.At(time.Date(2026, 10, 25, 0, 0, 0, 0, time.UTC))
+
+	var labels []string
+	for line := range strings.Lines(heatMap(f, l, 0)) {
+		labels = append(labels, strings.Fields(line)[0])
+	}
+	if got := strings.Join(labels, " "); got != "CEST 02:00 CET 02:00 ." {
+		t.Errorf("labels %q", got)
+	}
+}
+
 // trimLines removes spaces at the ends of lines.
 func trimLines(s string) string {
 	lines := strings.Split(s, "\n")

@@ -303,8 +303,8 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 			"the environment of the old one, and removes the old one from the list of dead runs. A glob selects the dead runs of all\n" +
 			"tasks whose names match. Messages to receivers of alerts are not retried: what is still open is sent again.\n\n" +
 			"A script that may run twice, or is repeated after a failure, names the run and gives --idempotency-key. Within an hour,\n" +
-			"the same key of the same user gives the run that was queued before, and other runs of the task are rejected with that\n" +
-			"key.\n\n" + selection.RunHelp,
+			"and while the history of the task still has the dead run, the same key of the same user gives the run that was queued\n" +
+			"before, and other runs of the task are rejected with that key.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
   carillon run retry 20261120T220500.000Z-k3f9 --idempotency-key ticket-4711
   carillon run retry 'nightly-*' --state timed_out
