@@ -240,10 +240,12 @@ func (t *timer) setSchedule(s *task.Spec) error {
 		case len(all) == 0:
 			t.job.Line = v.line
 			return fmt.Errorf("%s is not supported: tasks run at times, or when a node boots", v.key)
-		case !all.AtBoot():
-			t.addNote("%s=%s is not supported: a task that runs at boot cannot have other times; create another one with the schedule %s", v.key, v.value, task.BootSchedule)
+		case !t.countsFromBoot(v) && !all.AtBoot():
+			t.addNote("%s=%s is not supported: the task runs only at the other times of the timer", v.key, v.value)
 		case !t.countsFromBoot(v):
 			t.addNote("%s=%s is not supported: the task runs only at boot", v.key, v.value)
+		case !all.AtBoot():
+			t.addNote("%s=%s is not supported: a task that runs at boot cannot have other times; create another one with the schedule %s", v.key, v.value, task.BootSchedule)
 		}
 	}
 
@@ -303,6 +305,9 @@ func (t *timer) addBoot(all *task.Schedules) error {
 		*all, t.job.Line = task.Schedules{task.BootSchedule}, v.line
 		if delay > 0 {
 			t.addNote("%s=%s: the run starts as soon as its node has joined the cluster after a boot, without this delay", v.key, v.value)
+		}
+		if t.scope.user != "" {
+			t.addNote("%s=%s: systemd waits until the user logs in, unless lingering is enabled for the user; the task runs at each boot", v.key, v.value)
 		}
 	}
 

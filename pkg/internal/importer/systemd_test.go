@@ -177,7 +177,7 @@ func TestSystemd_RunsAtBoot(t *testing.T) {
 		if !s.Schedule.AtBoot() || s.Overlap != task.OverlapAllow || s.Jitter != 0 || j.Place.Line != 2 || s.Validate() != nil {
 			t.Errorf("%s: %+v: %v", c.timer, s, s.Validate())
 		}
-		if !hasNote(j, c.note) && c.note != "" || hasNote(j, "without this delay") != strings.HasSuffix(c.note, "without this delay") {
+		if !hasNote(j, c.note) && c.note != "" || hasNote(j, "logs in") || hasNote(j, "without this delay") != strings.HasSuffix(c.note, "without this delay") {
 			t.Errorf("%s: %q", c.timer, j.Notes)
 		}
 	}
@@ -186,10 +186,26 @@ func TestSystemd_RunsAtBoot(t *testing.T) {
 		t.Errorf("%q", j.Notes)
 	}
 
+	// What does not count from a boot is not advised as another task.
+	for _, timer := range []string{"OnActiveSec=1h\nOnCalendar=daily", "OnUnitActiveSec=1d\nOnActiveSec=1h"} {
+		if j := timed(t, "[Timer]\n"+timer, calls); !hasNote(j, "OnActiveSec=1h is not supported: the task runs only at the other times of the timer") || hasNote(j, "create another one") {
+			t.Errorf("%s: %q", timer, j.Notes)
+		}
+	}
+
 	// The service manager of a user starts when the user logs in.
-	units := []importer.Unit{importer.ReadUnit("a.timer", "[Timer]\nOnStartupSec=1"), importer.ReadUnit("a.service", calls)}
-	if r := importer.Systemd(units, importer.Options{User: "ann"}); len(r.Refusals) != 1 {
+	ofUser := func(timer string) importer.Result {
+		units := []importer.Unit{importer.ReadUnit("a.timer", "[Timer]\n"+timer), importer.ReadUnit("a.service", calls)}
+		return importer.Systemd(units, importer.Options{User: "ann", Timezone: "UTC"})
+	}
+	if r := ofUser("OnStartupSec=1"); len(r.Refusals) != 1 {
 		t.Errorf("%+v", r)
+	}
+	if j := onlyJob(t, ofUser("OnStartupSec=1\nOnCalendar=daily"), "a"); !hasNote(j, "OnStartupSec=1 is not supported: the task runs only at the other times of the timer") {
+		t.Errorf("%q", j.Notes)
+	}
+	if j := onlyJob(t, ofUser("OnBootSec=0"), "a"); !j.Spec.Schedule.AtBoot() || !hasNote(j, "OnBootSec=0: systemd waits until the user logs in") {
+		t.Errorf("%q", j.Notes)
 	}
 }
 
