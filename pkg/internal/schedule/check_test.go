@@ -132,6 +132,8 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"H5 * * * *", task.CodeBadSchedule, "use H, H("},
 		{"H-5 * * * *", task.CodeBadSchedule, "use H, H("},
 		{"H(9-2) * * * *", task.CodeBadSchedule, "minute H(9-2) has its bounds in the wrong order; H takes one range, H(9-59) or H(0-2)"},
+		{"0 0 H(29-5) * *", task.CodeBadSchedule, "day of month H(29-5) has its bounds in the wrong order; H takes one range, H(1-5)"},
+		{"0 0 H(31-29) * *", task.CodeBadSchedule, "H takes one range, H(1-28)"},
 		{"H(50-60) * * * *", task.CodeBadSchedule, "minute 60 is greater than 59"},
 		{"0 0 H(20-31) * *", task.CodeBadSchedule, "day of month H(20-31) is greater than 28, the maximum for H"},
 		{"0 0 * * H(0-7)", task.CodeBadSchedule, "greater than 6"},

@@ -133,7 +133,11 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 
 		switch {
 		case low > high:
-			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range, H(%d-%d) or H(%d-%d)", f.name, shorten(item), low, greatest, f.min, high)
+			ranges := fmt.Sprintf("H(%d-%d)", f.min, min(high, greatest))
+			if low <= greatest {
+				ranges = fmt.Sprintf("H(%d-%d) or ", low, greatest) + ranges
+			}
+			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range, %s", f.name, shorten(item), ranges)
 		case high > greatest:
 			return "", fmt.Errorf("%s %s is greater than %d, the maximum for H", f.name, shorten(item), greatest)
 		}
