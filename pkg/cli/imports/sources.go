@@ -279,16 +279,58 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// readUnits parses the units of a file, and adds its path, which determines the user.
+// readUnits parses the units of a file, and adds its path, which determines the user, and the drop-ins that it does not
+// contain.
 func readUnits(name, text string) []importer.Unit {
 	units := importer.ReadUnits(name, text)
 	if path, err := filepath.Abs(name); err == nil && name != "stdin" {
 		for i := range units {
 			units[i].Path = filepath.ToSlash(path)
 		}
+		if len(units) == 1 {
+			// The output of systemctl cat contains them, each below its path.
+			units[0].DropIns = slices.DeleteFunc(findDropIns(path), func(conf string) bool {
+				below := filepath.Join(filepath.Base(filepath.Dir(conf)), filepath.Base(conf))
+				return strings.Contains(text, "/"+filepath.ToSlash(below)+"\n")
+			})
+		}
 	}
 
 	return units
+}
+
+// findDropIns returns the drop-ins of a unit file, in the directories beside it and beside its target if it is a link.
+// Those of a unit of a package are in /etc, where systemctl edit creates them.
+func findDropIns(unit string) (found []string) {
+	files := []string{unit}
+	if target, err := filepath.EvalSymlinks(unit); err == nil && target != unit {
+		files = append(files, target, filepath.Join(filepath.Dir(target), filepath.Base(unit)))
+	}
+
+	for _, f := range files {
+		dirs := []string{filepath.Dir(f)}
+		for _, vendor := range []string{"/usr/lib/systemd/system", "/lib/systemd/system"} {
+			if root, ok := strings.CutSuffix(dirs[0], vendor); ok {
+				dirs = append(dirs, filepath.Join(root+"/", "etc/systemd/system"))
+				break
+			}
+		}
+
+		for _, dir := range dirs {
+			list, err := filepath.Glob(filepath.Join(dir, filepath.Base(f)+".d", "*.conf"))
+			if err != nil {
+				continue
+			}
+
+			for _, conf := range list {
+				if !slices.Contains(found, conf) {
+					found = append(found, conf)
+				}
+			}
+		}
+	}
+
+	return found
 }
 
 // addServices adds the services in the directories of timers. The directory of an enabled timer, timers.target.wants, has

@@ -55,6 +55,7 @@ type service struct {
 	process  *task.Process
 	defaults map[string]string // variables that the files of env_from may override
 	ignored  []string          // settings without effect in this service
+	commands int               // the number of commands of the service
 	split    []string          // variables that are arguments of their own, and may have quotes in their value
 }
 
@@ -94,10 +95,16 @@ func (s *service) isOneshot() bool { return s.value("Type") == "oneshot" }
 
 // checkType refuses services that do not end by themselves, or see other files than the node has.
 func (s *service) checkType() error {
-	switch kind := s.value("Type"); kind {
-	case "", "simple", "exec", "oneshot", "idle":
+	switch kind := s.value("Type"); {
+	case slices.Contains([]string{"", "simple", "exec", "oneshot", "idle"}, kind):
+	case strings.ContainsAny(kind, "#;"):
+		return fmt.Errorf("%s=%s: systemd has no comments at the end of a line, and ignores this setting: write the comment on a line of its own", "Type", kind)
 	default:
 		return fmt.Errorf("the service type %s is not supported: the process of a task must end, and leave no other processes", kind)
+	}
+
+	if restart := s.value("Restart"); s.isOneshot() && (restart == "always" || restart == "on-success") {
+		return fmt.Errorf("%s=%s is not possible with Type=oneshot: systemd refuses the unit", "Restart", restart)
 	}
 
 	for _, key := range []string{"RootDirectory", "RootImage"} {
@@ -215,6 +222,9 @@ func (s *service) setEnvironment() error {
 		if s.process.User != "root" && s.isSystem() {
 			s.addNote("EnvironmentFile=: the file is read as %s, not as root", s.process.User)
 		}
+		if s.unit.hasSetting("Service", "ExecStartPre") {
+			s.addNote("EnvironmentFile=: the task reads the file once, before ExecStartPre=; systemd reads it before each command, so that ExecStartPre= may write it")
+		}
 	}
 
 	s.process.Env = env
@@ -330,6 +340,10 @@ func (s *service) setInput() error {
 		return fmt.Errorf("StandardInput=%s is not supported: a task has no terminal and no socket", s.value("StandardInput"))
 	}
 
+	if s.process.Stdin != nil && s.commands > 1 {
+		s.addNote("StandardInput=: the commands of the task share one input, and the first one that reads it may leave nothing for the others; systemd gives each its own")
+	}
+
 	for _, key := range []string{"StandardOutput", "StandardError"} {
 		switch v := s.value(key); v {
 		case "", "inherit", "journal", "syslog", "kmsg", "journal+console", "syslog+console", "kmsg+console":
@@ -392,7 +406,11 @@ func (s *service) noteLost() {
 		switch {
 		case strings.HasSuffix(key, "Directory") && key != "WorkingDirectory" && key != "RootDirectory" && slices.Contains(convertedInService, key):
 			directories = append(directories, key+"="+s.value(key))
-		case key != "StartLimitIntervalSec" && strings.HasPrefix(key, "StartLimit") && s.value("Restart") != "" && s.value("Restart") != "no":
+		case key == "StartLimitAction":
+			if v := s.value(key); v != "none" {
+				lost = append(lost, key+"="+v)
+			}
+		case (key == "StartLimitInterval" || key == "StartLimitBurst") && (s.unit.restarts() || len(s.unit.startLimits()) > 0):
 		case slices.Contains(ignoredInService, key):
 			s.ignored = append(s.ignored, key)
 		case !slices.Contains(convertedInService, key):
@@ -411,6 +429,29 @@ func (s *service) noteLost() {
 	s.timer.noteUnitSection(s.unit, s.expander)
 }
 
+// restarts reports whether systemd restarts a service by itself.
+func (u Unit) restarts() bool {
+	return !slices.Contains([]string{"", "no"}, u.lastValue("Service", "Restart"))
+}
+
+// startLimits returns the settings that limit how often a service is started. There are none if one of them is 0.
+func (u Unit) startLimits() (list []string) {
+	for _, k := range [][2]string{
+		{"Unit", "StartLimitBurst"}, {"Unit", "StartLimitIntervalSec"}, {"Unit", "StartLimitInterval"},
+		{"Service", "StartLimitBurst"}, {"Service", "StartLimitInterval"}, // their former section
+	} {
+		v := u.lastValue(k[0], k[1])
+		if d, err := parseTimespan(v); err == nil && d == 0 && v != "infinity" {
+			return nil
+		}
+		if v != "" {
+			list = append(list, k[1]+"="+v)
+		}
+	}
+
+	return list
+}
+
 // The settings in the section [Unit], by what they are.
 var (
 	dependsOnUnits = strings.Fields("Requires Requisite BindsTo Wants Upholds Conflicts RequiresMountsFor WantsMountsFor")
@@ -424,7 +465,12 @@ var (
 // noteUnitSection adds notes about the section [Unit] of the timer or of its service.
 func (t *timer) noteUnitSection(u Unit, x expander) {
 	var conditions, dependencies, lost []string
-	restarts := path.Ext(u.File) == ".service" && !slices.Contains([]string{"", "no"}, u.lastValue("Service", "Restart"))
+	isService := path.Ext(u.File) == ".service"
+
+	// With Restart=, the limit is the number of attempts. The limit of a timer concerns only its own starts.
+	if limits := u.startLimits(); isService && !u.restarts() && len(limits) > 0 {
+		t.addNote("%s: systemd does not start the service more often, and the task runs at each tick", strings.Join(limits, ", "))
+	}
 
 	for _, key := range u.settingNames("Unit") {
 		var values []string
@@ -436,7 +482,12 @@ func (t *timer) noteUnitSection(u Unit, x expander) {
 		}
 
 		switch {
-		case key == "Description", restarts && strings.HasPrefix(key, "StartLimit"):
+		case key == "Description":
+		case key == "StartLimitAction":
+			if u.lastValue("Unit", key) != "none" {
+				lost = append(lost, values[len(values)-1])
+			}
+		case isService && strings.HasPrefix(key, "StartLimit") && (u.restarts() || len(u.startLimits()) > 0):
 		case strings.HasPrefix(key, "Condition"), strings.HasPrefix(key, "Assert"):
 			conditions = append(conditions, values...)
 		case slices.Contains(startsUnits, key):

@@ -19,7 +19,7 @@ func (s *service) setTimeouts() error {
 	case s.isOneshot() && s.value("RuntimeMaxSec") != "":
 		s.ignored = append(s.ignored, "RuntimeMaxSec")
 	case !s.isOneshot():
-		if s.value("TimeoutStartSec") != "" {
+		if s.value("TimeoutStartSec") != "" && s.commands == 1 {
 			s.ignored = append(s.ignored, "TimeoutStartSec")
 		}
 		key, v = "RuntimeMaxSec", s.value("RuntimeMaxSec")
@@ -30,7 +30,22 @@ func (s *service) setTimeouts() error {
 		if err != nil {
 			return fmt.Errorf("%s=%s: %w", key, v, err)
 		}
-		s.spec.Timeout = min(task.Duration(d), task.MaxTimeout)
+
+		// The start of each command has its own timeout, but the task has one for all of them.
+		n := 1
+		if s.isOneshot() && s.commands > 1 && d > 0 {
+			n = s.commands
+			s.addNote("%s=%s: systemd limits each command; the timeout of the task is that of its %d commands together", key, v, n)
+		}
+
+		s.spec.Timeout = task.MaxTimeout
+		if task.Duration(d) <= task.MaxTimeout/task.Duration(n) {
+			s.spec.Timeout = task.Duration(d) * task.Duration(n)
+		}
+	}
+
+	if !s.isOneshot() && s.commands > 1 {
+		s.noteTimeoutOfOthers()
 	}
 
 	s.spec.KillGrace = systemdStopTimeout
@@ -50,6 +65,16 @@ func (s *service) setTimeouts() error {
 	}
 
 	return nil
+}
+
+// noteTimeoutOfOthers adds notes about the timeouts of a service that has other commands than its main one.
+func (s *service) noteTimeoutOfOthers() {
+	if v := s.value("TimeoutStartSec"); v != "" && v != "infinity" {
+		s.addNote("TimeoutStartSec=%s: systemd limits the commands before and after ExecStart= with it; the task does not", v)
+	}
+	if s.spec.Timeout > 0 {
+		s.addNote("RuntimeMaxSec=%s: systemd limits only ExecStart= with it; the timeout of the task includes the other commands", s.value("RuntimeMaxSec"))
+	}
 }
 
 // signalNumbers maps the numbers of signals to their names.

@@ -259,6 +259,9 @@ func TestSystemd_SettingsOfServices(t *testing.T) {
 		{"TimeoutSec=20\nType=oneshot", "kill_grace", `"20s"`},
 		{"TimeoutSec=20\nType=oneshot", "timeout", `"20s"`},
 		{"TimeoutSec=20\nTimeoutStartSec=9\nType=oneshot", "timeout", `"9s"`},
+		{"TimeoutStartSec=20\nType=oneshot\nExecStartPre=/b ; /c", "timeout", `"1m"`}, // of each command
+		{"TimeoutStartSec=200d\nType=oneshot\nExecStartPre=/b", "timeout", `"` + task.MaxTimeout.String() + `"`},
+		{"TimeoutStartSec=infinity\nType=oneshot\nExecStartPre=/b", "timeout", ``},
 		{"TimeoutSec=20", "timeout", ``}, // the start of such a service is not its run
 		{"TimeoutStartSec=infinity\nType=oneshot", "timeout", ``},
 		{"RuntimeMaxSec=20", "timeout", `"20s"`},
@@ -345,17 +348,72 @@ func TestSystemd_NotesOfServices(t *testing.T) {
 		"CapabilityBoundingSet=":                         "settings of the service that a task does not have: CapabilityBoundingSet",
 		"ExecStartPost=/bin/b":                           "ExecStartPost= runs when ExecStart= has ended; systemd runs it as soon as",
 		"SyslogIdentifier=x\nStandardOutput=journal\nTimeoutStartSec=5": "settings without effect on a task: StandardOutput, SyslogIdentifier, TimeoutStartSec",
+		"EnvironmentFile=/e\nExecStartPre=/b":                           "the task reads the file once, before ExecStartPre=",
+		"Type=oneshot\nTimeoutStartSec=5\nExecStartPre=/b":              "TimeoutStartSec=5: systemd limits each command; the timeout of the task is that of its 2 commands together",
+		"TimeoutStartSec=5\nExecStartPre=/b":                            "TimeoutStartSec=5: systemd limits the commands before and after ExecStart= with it; the task does not",
+		"RuntimeMaxSec=5\nExecStartPre=/b":                              "RuntimeMaxSec=5: systemd limits only ExecStart= with it",
+		"StandardInput=file:/i\nExecStartPre=/b":                        "StandardInput=: the commands of the task share one input",
+		"Restart=on-failure\nStartLimitAction=reboot":                   "settings of the service that a task does not have: StartLimitAction=reboot",
+		"StartLimitInterval=1h\nStartLimitBurst=2":                      "StartLimitBurst=2, StartLimitInterval=1h: systemd does not start the service more often",
+		"StartLimitInterval=0\nStartLimitBurst=2":                       "settings without effect on a task: StartLimitBurst, StartLimitInterval",
 	} {
 		if j := fromService(t, lines); !hasNote(j, want) {
 			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+
+	for lines, not := range map[string]string{
+		"EnvironmentFile=/e":                             "reads the file once",
+		"Type=oneshot\nTimeoutStartSec=5":                "limits each command",
+		"StandardInput=file:/i":                          "share one input",
+		"Restart=on-failure\nStartLimitAction=none":      "StartLimitAction",
+		"Restart=on-failure\nStartLimitBurst=2":          "more often",
+		"[Unit]\nStartLimitIntervalSec=0":                "more often",
+		"Restart=no\nStartLimitInterval=0":               "more often",
+		"User=ann\nExecStart=\nExecStart=/bin/a ${HOME}": "without User=: HOME",
+	} {
+		if j := fromService(t, lines); hasNote(j, not) {
+			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+}
+
+// systemd skips the ticks that pass during a random delay.
+func TestSystemd_NotesLongDelays(t *testing.T) {
+	for lines, want := range map[string]bool{
+		"RandomizedDelaySec=25h":                        true,
+		"OnCalendar=hourly\nRandomizedDelaySec=2h":      true,
+		"OnCalendar=23:55\nRandomizedDelaySec=10min":    true,
+		"RandomizedDelaySec=24h":                        false,
+		"OnCalendar=hourly\nRandomizedDelaySec=1h":      false,
+		"OnUnitActiveSec=5min\nRandomizedDelaySec=6min": true,
+	} {
+		j := onlyJob(t, importer.Systemd(unitsWith("Timer:"+lines), importer.Options{}), lines)
+		if hasNote(j, "is longer than the time between ticks") != want {
+			t.Errorf("%q: %q", lines, j.Notes)
+		}
+	}
+}
+
+// systemd runs a service once at a time, whichever timers start it.
+func TestSystemd_NotesSharedServices(t *testing.T) {
+	files := []string{"/u/a.timer", "[Timer]\nOnCalendar=daily\nUnit=c@1.service", "/u/b.timer", "[Timer]\nOnCalendar=weekly\nUnit=c@1.service",
+		"/u/c.timer", "[Timer]\nOnCalendar=weekly\nUnit=c@2.service", "/u/c@.service", calls}
+
+	const want = "/u/a.timer and /u/b.timer start c@1.service, which systemd never runs twice at once"
+	for _, j := range importer.Systemd(readUnits(files), importer.Options{}).Jobs {
+		if hasNote(j, want) == (j.Spec.Name == "c") {
+			t.Errorf("%s: %q", j.Spec.Name, j.Notes)
 		}
 	}
 }
 
 // A note names all values of a setting that has several.
 func TestSystemd_NotesOfUnitSections(t *testing.T) {
-	j := onlyJob(t, importer.Systemd(unitsWith("Unit:ConditionPathExists=/a\nConditionPathExists=/b%%\nWants=c.service\nWants=d.service\nOnFailure=e.service\nOnFailure=f@%n"), importer.Options{}), "units")
+	j := onlyJob(t, importer.Systemd(unitsWith("Unit:ConditionPathExists=/a\nConditionPathExists=/b%%\nWants=c.service\nWants=d.service\nOnFailure=e.service\nOnFailure=f@%n\nStartLimitAction=reboot\nStartLimitBurst=2\nStartLimitIntervalSec=1h"), importer.Options{}), "units")
 	for _, want := range []string{
+		"settings of the unit that a task does not have: StartLimitAction=reboot",
+		"StartLimitBurst=2, StartLimitIntervalSec=1h: systemd does not start the service more often, and the task runs at each tick",
 		"conditions that are not checked before a run: ConditionPathExists=/a, ConditionPathExists=/b%",
 		"other units are not started, stopped or awaited: Wants=c.service, Wants=d.service",
 		"OnFailure=e.service, OnFailure=f@a.service: systemd starts this unit after a run has failed",
@@ -369,6 +427,9 @@ func TestSystemd_NotesOfUnitSections(t *testing.T) {
 func TestSystemd_RefusesServices(t *testing.T) {
 	for lines, want := range map[string]string{
 		"RootDirectory=/srv/jail":                 "RootDirectory=/srv/jail is not supported",
+		"Type=oneshot\nRestart=always":            "Restart=always is not possible with Type=oneshot",
+		"Type=oneshot\nRestart=on-success":        "Restart=on-success is not possible with Type=oneshot",
+		"Type=oneshot # once":                     "Type=oneshot # once: systemd has no comments at the end of a line",
 		"StandardInput=tty":                       "a task has no terminal",
 		"StandardInputData=****":                  "is not base64",
 		"StandardInputData=/w==":                  "is not text",

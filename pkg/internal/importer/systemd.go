@@ -12,12 +12,13 @@ import (
 )
 
 // Systemd converts timers and the services that they start, which it finds among the units by their names. It skips
-// units without a timer. It does not know drop-ins: pass the output of systemctl cat.
+// units without a timer. It reads no drop-ins, except in the output of systemctl cat, and adds a note about the others.
 //
 // Missed ticks run only with Persistent=, and runs of a service do not overlap. The user of a service is root by
 // default, and the units of a user run as that user.
 func Systemd(units []Unit, o Options) Result {
 	var r Result
+	var services []startedService // of r.Jobs, in their order
 
 	for _, u := range units {
 		if strings.HasSuffix(u.File, ".timer") {
@@ -29,11 +30,33 @@ func Systemd(units []Unit, o Options) Result {
 
 			var one Result
 			one.addJob(t.job)
-			r.Join(one)
+			if r.Join(one); len(r.Jobs) > len(services) {
+				services = append(services, t.service)
+			}
 		}
 	}
 
+	noteSharedServices(r.Jobs, services)
+
 	return r
+}
+
+// startedService identifies the service that a timer starts. Its file may be that of a template.
+type startedService struct{ file, name string }
+
+// noteSharedServices adds a note to the jobs whose timers start the same service.
+func noteSharedServices(jobs []Job, services []startedService) {
+	timers := map[startedService][]string{}
+	for i, j := range jobs {
+		timers[services[i]] = append(timers[services[i]], j.File)
+	}
+
+	for i := range jobs {
+		if shared := services[i]; len(timers[shared]) > 1 {
+			jobs[i].Notes = append(jobs[i].Notes, fmt.Sprintf("%s start %s, which systemd never runs twice at once; the runs of their tasks may overlap",
+				strings.Join(timers[shared], " and "), shared.name))
+		}
+	}
 }
 
 // timer holds the state while a timer is read.
@@ -41,6 +64,7 @@ type timer struct {
 	expander
 	unit    Unit
 	job     Job
+	service startedService
 	ignored []string // settings without effect on a task
 }
 
@@ -83,6 +107,7 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	if err := t.setSchedule(&s); err != nil {
 		return err
 	}
+	t.noteLongDelay(s)
 
 	// The service has the same name by default.
 	service := t.unit.lastValue("Timer", "Unit")
@@ -92,6 +117,9 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	if service, err = t.expandSpecifiers(service); err != nil {
 		return fmt.Errorf("setting Unit: %w", err)
 	}
+	if strings.HasSuffix(service, "@.service") {
+		return fmt.Errorf("starts %s, which is a template: name one of its instances", service)
+	}
 
 	i := findUnit(units, service, t.unit, o)
 	if i < 0 && strings.Contains(service, "@") { // an instance of a template
@@ -100,6 +128,13 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 
 	if !strings.HasSuffix(service, ".service") || i < 0 {
 		return fmt.Errorf("starts %s, which is not among the given units", service)
+	}
+
+	t.service = startedService{units[i].origin(), service}
+
+	if dropIns := slices.Concat(t.unit.DropIns, units[i].DropIns); len(dropIns) > 0 {
+		t.addNote("drop-ins that are not read: %s; to include them, import the output of systemctl cat %s %s",
+			strings.Join(dropIns, ", "), path.Base(t.unit.File), service)
 	}
 
 	t.noteSettings()
@@ -275,6 +310,36 @@ func (t *timer) setSchedule(s *task.Spec) error {
 	}
 
 	return nil
+}
+
+// noteLongDelay adds a note if the random delay may be longer than the time between two ticks.
+func (t *timer) noteLongDelay(s task.Spec) {
+	const examined = 100 // ticks
+
+	value := t.unit.lastValue("Timer", "RandomizedDelaySec")
+	delay, err := parseTimespan(value)
+	if err != nil || s.Jitter == 0 {
+		return
+	}
+
+	ticks, err := schedule.Parse(s.Timing(), time.Unix(0, 0))
+	if err != nil {
+		return // the job is refused
+	}
+
+	last, ok := ticks.Next(time.Unix(0, 0))
+	for range examined {
+		next, more := ticks.Next(last)
+		if !ok || !more {
+			return
+		}
+
+		if next.Sub(last) < delay {
+			t.addNote("RandomizedDelaySec=%s is longer than the time between ticks: systemd skips the ticks within the delay; the task runs at each tick, before the next one", value)
+			return
+		}
+		last = next
+	}
 }
 
 // countsFromBoot reports whether a setting counts from a boot. The service manager of the system starts with it, those of users do not.

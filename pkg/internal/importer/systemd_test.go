@@ -233,7 +233,8 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 		"ExecStart=|/bin/a":                                                 "refused",
 		"ExecStart=/bin/a +%% 5% %-x":                                       "[/bin/a +% 5% %-x]",
 		"ExecStart=/bin/a \\\\\nNice=5":                                     `[/bin/a \]`,
-		"ExecCondition=/bin/c\nExecStart=/bin/a":                            "/bin/c || exit 0\n/bin/a",
+		"ExecCondition=/bin/c\nExecStart=/bin/a":                            "/bin/c || { [ $? -lt 255 ] && exit 0; exit 255; }\n/bin/a",
+		"ExecCondition=/bin/c\nExecCondition=-/bin/d\nExecStart=/bin/a":     "/bin/c || { [ $? -lt 255 ] && exit 0; exit 255; }\n{ /bin/d || true; }\n/bin/a",
 		"ExecStart=/bin/a ; /bin/b":                                         "refused",
 		"ExecStart=/bin/a %Z":                                               "refused",
 		"ExecStart=":                                                        "refused",
@@ -283,6 +284,7 @@ func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 		"[Timer]\n\nOnCalendar=2030-*-01":                   "a.timer:3: OnCalendar=2030-*-01: the year",
 		"[Timer]":                                           "a.timer: the timer has no schedule",
 		"[Timer]\nOnCalendar=daily\nUnit=b.service":         "starts b.service, which is not among the given units",
+		"[Timer]\nOnCalendar=daily\nUnit=a@.service":        "starts a@.service, which is a template: name one of its instances",
 		"[Timer]\nOnCalendar=daily UTC\nOnCalendar=weekly":  "several time zones",
 		"[Timer]\nOnUnitActiveSec=soon":                     "is not a period",
 		"[Timer]\nOnCalendar=daily\nRandomizedDelaySec=1 x": "is not a unit of time",
@@ -297,11 +299,12 @@ func TestSystemd_RefusesWithItsPlace(t *testing.T) {
 // What a unit does not contain is named, or systemd refuses it, too.
 func TestSystemd_VariablesOfCommands(t *testing.T) {
 	for lines, want := range map[string]string{
-		"ExecStart=/bin/a $REPOS ${HOME} x$NO":                   "ExecStart uses variables that the unit does not set: REPOS; if the service manager sets them, add them to env",
-		"Environment=A=1\nExecStart=/bin/a ${A} ${B}":            "does not set: B;",
-		"ExecStart=/bin/sh -c 'for f in *; do x ${f%%.z}; done'": `ExecStart: systemd replaces "${f%.z}" by nothing, also within quotes: write $${f%.z} for the shell`,
-		"ExecStart=/bin/a $HOME/b":                               `ExecStart: systemd omits the argument "$HOME/b", because no variable has such a name: write ${NAME} within a word`,
-		"ExecStart=@/bin/a name":                                 `ExecStart=@…: the program is not started under the name "name"`,
+		"ExecStart=/bin/a $REPOS ${HOME} x$NO":                                "ExecStart uses variables that the unit does not set: REPOS; if the service manager sets them, add them to env",
+		"Environment=A=1\nExecStart=/bin/a ${A} ${B}":                         "does not set: B;",
+		"Environment=SHELL=/x\nExecStart=/bin/a ${HOME} $USER ${SHELL} $PATH": "ExecStart uses variables that systemd does not set without User=: HOME, USER; the task has those of root",
+		"ExecStart=/bin/sh -c 'for f in *; do x ${f%%.z}; done'":              `ExecStart: systemd replaces "${f%.z}" by nothing, also within quotes: write $${f%.z} for the shell`,
+		"ExecStart=/bin/a $HOME/b":                                            `ExecStart: systemd omits the argument "$HOME/b", because no variable has such a name: write ${NAME} within a word`,
+		"ExecStart=@/bin/a name":                                              `ExecStart=@…: the program is not started under the name "name"`,
 	} {
 		if j := fromService(t, "ExecStart=\n"+lines); !hasNote(j, want) {
 			t.Errorf("%q: %q", lines, j.Notes)

@@ -19,6 +19,9 @@ type Unit struct {
 	Path     string // the absolute path, if File is relative
 	settings []setting
 	catPath  string // the path in the first line of the output of systemctl cat
+
+	// DropIns are the drop-ins of the unit that File does not contain.
+	DropIns []string
 }
 
 // origin returns the path of the unit on the host where it is used, as far as it is known.
@@ -169,8 +172,9 @@ func (u Unit) settingNames(section string) (names []string) {
 // shell if there are several commands, or variables.
 func (s *service) buildCommand() (command []string, shell string, err error) {
 	// plain remains true while the only command needs no shell. splits becomes true if the value of a variable is
-	// split into words.
+	// split into words. conditions is the number of parts that end the run, or let it continue, by themselves.
 	var parts []string
+	conditions := 0
 	plain, splits := len(s.defaults) == 0, false
 	add := func(key, after string) error {
 		list, err := s.readCommands(key)
@@ -187,10 +191,14 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 			}
 
 			line := e.shellLine()
-			if after != "" {
-				line += after
-			} else if e.forgiven {
+			switch {
+			case e.forgiven:
 				line = "{ " + line + " || true; }"
+			case after != "":
+				line += after
+			}
+			if key == "ExecCondition" {
+				conditions++
 			}
 
 			command = e.plainWords()
@@ -202,9 +210,9 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 		return nil
 	}
 
-	// Each step runs only if the previous one succeeded. If ExecCondition fails, the rest is skipped without an
-	// error.
-	for _, k := range [][2]string{{"ExecCondition", " || exit 0"}, {"ExecStartPre", ""}, {"ExecStart", ""}, {"ExecStartPost", ""}} {
+	// Each step runs only if the previous one succeeded. If ExecCondition ends with an exit code from 1 to 254, the rest
+	// is skipped without an error. 255 is an error.
+	for _, k := range [][2]string{{"ExecCondition", " || { [ $? -lt 255 ] && exit 0; exit 255; }"}, {"ExecStartPre", ""}, {"ExecStart", ""}, {"ExecStartPost", ""}} {
 		if err := add(k[0], k[1]); err != nil {
 			return nil, "", err
 		}
@@ -213,6 +221,8 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 	if !s.unit.hasSetting("Service", "ExecStart") {
 		return nil, "", errors.New("ExecStart is missing")
 	}
+
+	s.commands = len(parts)
 
 	if len(s.split) > 0 {
 		s.addNote("systemd interprets quotes in the value of %s, and the task splits it at white space only", strings.Join(s.split, ", "))
@@ -236,7 +246,7 @@ func (s *service) buildCommand() (command []string, shell string, err error) {
 		switch {
 		case i == 0:
 			shell += p
-		case strings.HasSuffix(parts[i-1], " || exit 0"):
+		case i <= conditions:
 			shell += "\n" + p
 		default:
 			shell += " &&\n" + p
@@ -323,11 +333,19 @@ func (s *service) replaceVariables(key string, e *exec) {
 	if len(s.process.EnvFrom) > 0 {
 		return
 	}
-	var unset []string
+	var unset, ofUser []string
 	for _, name := range e.variables() {
-		if _, ok := s.process.Env[name]; !ok && !slices.Contains(presetVariables, name) && !slices.Contains(unset, name) {
+		_, set := s.process.Env[name]
+		switch {
+		case set || slices.Contains(unset, name) || slices.Contains(ofUser, name):
+		case !slices.Contains(presetVariables, name):
 			unset = append(unset, name)
+		case s.isSystem() && s.value("User") == "":
+			ofUser = append(ofUser, name)
 		}
+	}
+	if len(ofUser) > 0 {
+		s.addNote("%s uses variables that systemd does not set without User=: %s; the task has those of %s", key, strings.Join(ofUser, ", "), s.process.User)
 	}
 	if len(unset) > 0 {
 		s.addNote("%s uses variables that the unit does not set: %s; if the service manager sets them, add them to env", key, strings.Join(unset, ", "))
