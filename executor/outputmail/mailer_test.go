@@ -502,8 +502,8 @@ func TestMailer_SendsOnceWheneverItIsKilled(t *testing.T) {
 	for step, want := range map[string]int{"composed": 1, "marked": 0, "sent": 1, "sendmail": 1, "": 1} {
 		t.Run("killed when "+step, func(t *testing.T) {
 			dir := t.TempDir()
-			// As a step of sendmail, the daemon is killed while it runs; the mail is sent nevertheless.
-			script := "#!/bin/sh\nif [ \"$OUTPUTMAIL\" ]; then exit 9; fi\n[ -e " + dir + "/kill ] && { rm " + dir + "/kill; kill -9 $PPID; }\ncat >>" + dir + "/mails\necho >>" + dir + "/done\n"
+			// As a step of sendmail, the daemon is killed while it runs. It has read the mail, which is sent nevertheless.
+			script := "#!/bin/sh\nif [ \"$OUTPUTMAIL\" ]; then exit 9; fi\ncat >" + dir + "/read\n[ -e " + dir + "/kill ] && { rm " + dir + "/kill; kill -9 $PPID; }\ncat " + dir + "/read >>" + dir + "/mails\necho >>" + dir + "/done\n"
 			if err := os.WriteFile(filepath.Join(dir, "sendmail"), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
