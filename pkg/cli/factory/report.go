@@ -412,7 +412,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	meant := ""
 	for _, other := range flagSynonyms[word] {
 		name, _, takesValue := strings.Cut(other, "=")
-		if flag := cmd.Flag(name); flag != nil && (!takesValue || flag.Value.Type() != "bool") {
+		if flag := cmd.Flag(name); flag != nil && (!takesValue || flag.NoOptDefVal != "true") {
 			meant = other
 			break
 		}

@@ -17,10 +17,13 @@ type Flag struct {
 	Limit time.Duration // 0: none
 }
 
+// noLimit is the value of --wait without one. Together with the type bool, help shows it as --wait[=DURATION].
+const noLimit = "DURATION"
+
 // Bind declares --wait. what ends the sentence that describes it.
 func (f *Flag) Bind(flags *pflag.FlagSet, what string) {
-	flags.Var(f, "wait", what+"; --wait=10m waits at most this `DURATION`, then exits with 5")
-	flags.Lookup("wait").NoOptDefVal = "true"
+	flags.Var(f, "wait", what+"; --wait=10m waits at most that long, then exits with 5")
+	flags.Lookup("wait").NoOptDefVal = noLimit
 }
 
 // Check refuses --wait 10m. A flag whose value may be missing takes it only after an equals sign, so the duration would be the
@@ -47,10 +50,14 @@ func (f *Flag) String() string {
 }
 
 // Type implements pflag.Value.
-func (f *Flag) Type() string { return "wait" }
+func (f *Flag) Type() string { return "bool" }
 
 // Set implements pflag.Value.
 func (f *Flag) Set(text string) error {
+	if text == noLimit {
+		*f = Flag{On: true}
+		return nil
+	}
 	if on, err := strconv.ParseBool(text); err == nil {
 		*f = Flag{On: on}
 		return nil
