@@ -114,7 +114,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
 		e.attemptEnded(a)
 	case doLose:
-		a.end = &ending{attempt: a, run: a.endOfLost(v.now)}
+		a.end = &ending{attempt: a, run: a.endOfLost(v.now, e.session.Gap)}
 		e.attemptEnded(a)
 	case doHandBack:
 		e.handBack(a)

@@ -275,13 +275,14 @@ func successor(a task.Assigned, end task.Run) *task.Waiting {
 			CreatedAt:  a.CreatedAt,
 			LatenessMS: end.LatenessMS,
 			DueAt:      a.DueAt,
-			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames, Args: a.Args, TargetNode: a.TargetNode, BootID: a.BootID},
+			Requests:   task.Requests{RetryOf: a.RetryOf, CreatedBy: a.CreatedBy, EnvNames: a.EnvNames, Args: a.Args, TargetNode: a.TargetNode, BootID: a.BootID, Alone: a.Alone},
+			Causation:  a.Causation,
 			StatusReport: task.StatusReport{
 				Results:    end.Results,
 				Checkpoint: end.Checkpoint,
 				BadLines:   end.BadLines,
 			},
-			FanOut: task.FanOut{PartCount: a.PartCount},
+			FanOut: task.FanOut{PartCount: a.PartCount, Step: a.Step, Item: a.Item},
 		},
 		Env: a.Env,
 	}

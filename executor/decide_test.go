@@ -131,6 +131,7 @@ func TestNext(t *testing.T) {
 	base.LatenessMS = new(int64(5))
 	base.CreatedBy, base.EnvNames = &task.Actor{Subject: "ann", Token: "k3vq"}, []string{"A", "B"}
 	base.Args, base.TargetNode = []string{"x"}, "n1"
+	base.FanOut = task.FanOut{PartCount: 3, Step: "load", Item: new(2)}
 	end := base.Run
 
 	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
@@ -175,6 +176,9 @@ func TestNext(t *testing.T) {
 
 		if !w.CreatedBy.Equal(base.CreatedBy) || !slices.Equal(w.EnvNames, base.EnvNames) {
 			t.Errorf("%s: asked for by %q with %q", name, w.CreatedBy, w.EnvNames)
+		}
+		if w.PartCount != 3 || w.Step != "load" || w.Item == nil || *w.Item != 2 {
+			t.Errorf("%s: it is part of %+v", name, w.FanOut)
 		}
 		if !slices.Equal(w.Args, base.Args) || w.TargetNode != base.TargetNode {
 			t.Errorf("%s: the arguments are %q, the node is %q", name, w.Args, w.TargetNode)

@@ -132,6 +132,8 @@ type Session struct {
 	// Fence is the node's key with its create revision. Every adoption compares it, so no attempt is adopted
 	// under a session that has ended.
 	Fence kv.Fence
+	// Gap is what lost histories of the cluster may have decided; nil: there were none. See store.Session.
+	Gap *task.Gap
 	// LastRenewal is when the last acknowledged renewal was sent, with a
 	// monotonic reading. It is called after the session's end, too.
 	LastRenewal func() time.Time

@@ -212,12 +212,23 @@ func (s *state) bindLateCancel(a *attempt) {
 
 // endOfLost returns the end of an attempt that cannot be running any more, and whose outcome nobody has recorded. If it
 // was cancelled while etcd was full, and a former process of this node has seen its end, that is its end.
-func (a *attempt) endOfLost(now time.Time) task.Run {
+func (a *attempt) endOfLost(now time.Time, gap *task.Gap) task.Run {
 	if a.late != nil && a.late.End != nil {
 		return *a.late.End
 	}
 
-	return LostEnd(a.Assigned, a.Create, now)
+	end := LostEnd(a.Assigned, a.Create, now)
+
+	// It may have ended in a history that a restore has lost.
+	if gap.HasRecord(a.Create) {
+		end.Reason = task.ReasonRestored
+		if end.Message != "" {
+			end.Message = "; " + end.Message
+		}
+		end.Message = gap.String() + end.Message
+	}
+
+	return end
 }
 
 // dropLateCancels forgets late cancels that no attempt needs any more: its end is recorded and its record gone, or the

@@ -22,8 +22,8 @@ type KeeperConfig struct {
 	Owners func() []record.Owner
 	// Fence returns the condition under which an owner may write: that its owner key is unchanged.
 	Fence func(record.Owner) kv.Fence
-	// Session returns the fence of the node's current session. It returns false while the node has none.
-	Session func() (kv.Fence, bool)
+	// Session returns the node's current session. It returns false while the node has none.
+	Session func() (store.Session, bool)
 	// Changed signals that one of these may have changed.
 	Changed <-chan struct{}
 	// Work serves a shard until ctx ends or it cannot continue. It continues with what Preload has loaded.
@@ -169,7 +169,7 @@ func (k *Keeper) wantedShards() map[int]store.Fences {
 	wanted := map[int]store.Fences{}
 	for _, o := range k.cfg.Owners() {
 		if o.Node == k.cfg.Node {
-			wanted[o.Shard] = store.Fences{Owner: k.cfg.Fence(o), Node: session}
+			wanted[o.Shard] = store.Fences{Owner: k.cfg.Fence(o), Node: session.Fence, Gap: session.Gap}
 		}
 	}
 

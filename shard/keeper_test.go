@@ -28,6 +28,7 @@ type keeperFixture struct {
 	mu      sync.Mutex
 	owners  map[int]record.Owner
 	session int64 // create revision; 0: no session
+	gap     *task.Gap
 	running map[int]store.Fences
 	starts  map[int][]time.Duration // by shard, when its workers were started
 	fail    map[int]error           // by shard, the error with which its worker ends at once
@@ -82,10 +83,10 @@ func (f *keeperFixture) assignment() []record.Owner {
 	return slices.Collect(maps.Values(f.owners))
 }
 
-func (f *keeperFixture) present() (kv.Fence, bool) {
+func (f *keeperFixture) present() (store.Session, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return kv.CreateFence("nodes/"+me, f.session), f.session != 0
+	return store.Session{Fence: kv.CreateFence("nodes/"+me, f.session), Gap: f.gap}, f.session != 0
 }
 
 func (f *keeperFixture) work(ctx context.Context, id int, fences store.Fences) error {

@@ -273,11 +273,8 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	return c
 }
 
-// Of returns the shard of a task, in a cluster with the given number of shards. It must never change,
-// because it determines where the records of existing tasks are.
-func Of(namespace, name string, shards int) int {
-	return int(xxhash.Sum64String(namespace+"/"+name) % uint64(shards))
-}
+// Of returns the shard of a task, in a cluster with the given number of shards.
+func Of(namespace, name string, shards int) int { return record.ShardOf(namespace, name, shards) }
 
 // pointsPerWeight is how many points one unit of weight has on the ring. With 64, the arcs of a few nodes
 // differ by some ten percent. Plan evens that out, because it counts shards.

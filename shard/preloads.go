@@ -99,7 +99,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 	}
 
 	if present && p.sending.CompareAndSwap(false, true) {
-		p.answerHandovers(ctx, session, wanted)
+		p.answerHandovers(ctx, session.Fence, wanted)
 	}
 }
 

@@ -49,7 +49,11 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	var joined sync.Mutex
 	keeper := shard.NewKeeper(shard.KeeperConfig{
 		Node: "n1", Owners: func() []record.Owner { return record.DecodeOwners(f.store.Keys(), owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
-		Session: func() (kv.Fence, bool) { joined.Lock(); defer joined.Unlock(); return session, session.Key != "" },
+		Session: func() (store.Session, bool) {
+			joined.Lock()
+			defer joined.Unlock()
+			return store.Session{Fence: session}, session.Key != ""
+		},
 		Changed: ownersChanged, Reconcile: time.Hour, Logger: zap.NewNop(),
 		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },
 	})

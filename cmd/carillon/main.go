@@ -18,6 +18,6 @@ func runCommand() int {
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
 
-	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
+	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version(), RestoreHost: daemon.RestoreHost}
 	return cli.Main(ctx, os.Args[1:], sys, daemon.Commands()...)
 }

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/carillonhq/carillon/pkg/kv"
 )
 
 // TestMain lets the test binary act as the program, for the scripts and for processes that the program starts
@@ -49,7 +54,7 @@ func runScripts(t *testing.T, dir string) {
 
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"await": await},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"await": await, "snapshot": snapshot},
 	})
 }
 
@@ -70,6 +75,24 @@ func freePort() int {
 			return port
 		}
 	}
+}
+
+// snapshot implements the script command "snapshot SOCKET FILE": it saves a snapshot of an etcd, as etcdctl does.
+func snapshot(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	etcd, err := kv.Dial(ctx, kv.Config{Endpoints: []string{"unix://" + args[0]}})
+	ts.Check(err)
+	defer etcd.Close()
+
+	from, err := etcd.Snapshot(ctx)
+	ts.Check(err)
+	defer from.Close()
+
+	content, err := io.ReadAll(from)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), content, 0o600))
 }
 
 func await(ts *testscript.TestScript, _ bool, args []string) {

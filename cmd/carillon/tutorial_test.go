@@ -71,6 +71,38 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	runSteps(t, dir, "docs/tutorial.md", list[1:])
 }
 
+// TestWorkflowTutorial_EveryCommandWorks runs the commands of the page, and the example with steps.
+func TestWorkflowTutorial_EveryCommandWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole daemon: make test-cluster")
+	}
+
+	t.Parallel() // it waits most of the time
+	dir := t.TempDir()
+
+	list := steps(strings.ReplaceAll(readPage(t, "../../docs/tutorial-workflow.md"), "/tmp/carillon-etl", filepath.Join(dir, "etl")))
+	if len(list) < 18 || list[0].command != "carillon dev" {
+		t.Fatalf("%d commands, the first is %+v", len(list), list[0])
+	}
+
+	// What the page says about the retry is true.
+	for i, s := range list {
+		if s.command == "carillon run retry nightly-etl" {
+			list[i].command += ` | tee /dev/stderr | grep -q "it repeats load, check, clean and keeps extract, 2 items of load$"`
+		}
+	}
+
+	example, err := filepath.Abs("../../examples/workflow.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = append(list, step{command: "carillon apply -f " + example}, step{command: "carillon task trigger workflow --wait"},
+		step{command: `carillon run get workflow | grep "3 of 3 items"`}, step{command: `carillon logs workflow --step check | grep "checking 1234 rows"`},
+		step{command: "carillon logs workflow --step load/3", code: 3})
+
+	runSteps(t, dir, "docs/tutorial-workflow.md", list[1:])
+}
+
 // TestHTTPGuide_EveryCommandWorks runs the commands of the page, with a server of the test instead of the page's.
 func TestHTTPGuide_EveryCommandWorks(t *testing.T) {
 	if testing.Short() {

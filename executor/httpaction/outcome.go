@@ -25,6 +25,7 @@ const (
 	kindPolicy                     // the policy of the node, or a target that is never allowed
 	kindURL                        // a template or a redirect gave a URL that must not be requested
 	kindSecret                     // a value of a secret could not be read
+	kindValues                     // a step of a workflow has no value for a reference
 	kindTLS                        // the certificate of the target could not be verified
 	kindHost                       // the node could not do its part
 	kindTooLate                    // the executor refused the start
@@ -34,7 +35,7 @@ const (
 
 // finalReasons are the reasons of failures that another attempt does not mend. They are not free.
 var finalReasons = map[failureKind]string{
-	kindPolicy: task.ReasonPolicy, kindURL: task.ReasonURL, kindSecret: task.ReasonSecret, kindTLS: task.ReasonTLS, kindHost: task.ReasonHost,
+	kindPolicy: task.ReasonPolicy, kindURL: task.ReasonURL, kindSecret: task.ReasonSecret, kindValues: task.ReasonValues, kindTLS: task.ReasonTLS, kindHost: task.ReasonHost,
 }
 
 // failure is the error that ends an attempt without a complete response. Its message contains no value of a secret, and
@@ -64,13 +65,13 @@ const (
 // resultOf returns the result of an attempt without a complete response. It is the whole rule about what is known:
 //
 //	nothing written   killed, too late, no rules      not started: the token is unused
-//	                  policy, url, secret, tls, host  failed with that reason
+//	                  one of finalReasons             failed with that reason
 //	                  all others                      failed, unsent
 //	written           cancelled                       cancelled
 //	                  daemon stopped                  failed if repeatable, otherwise lost
 //	                  node silent, record gone        lost
 //	                  all others, not repeatable      lost, unanswered
-//	                  policy, url, secret, tls, host  failed with that reason
+//	                  one of finalReasons             failed with that reason
 //	                  timeout                         timed out, unanswered
 //	                  network, too late, no rules     failed, unanswered
 func resultOf(f *failure, facts attemptFacts) process.Result {

@@ -91,6 +91,51 @@ func TestNewRequest_ExpandsTemplatesByPlace(t *testing.T) {
 	}
 }
 
+// A step of a workflow also knows its item, its name and results of other steps. They are escaped by their place, as all values.
+func TestNewRequest_OfAStep(t *testing.T) {
+	asStep := func(a *process.Attempt) {
+		item := 3
+		a.ID, a.Step, a.Item = task.PartID(a.ID, 12), "load", &item
+		a.Values = map[string]string{
+			"item": "a b&c", "item.index": "3", "step.name": "load", "steps.extract.results.batch": "7", "steps.extract.results.quote": `"},{"`,
+			"steps.extract.results.crlf": "x\r\nX-Evil: 1", "steps.extract.results.up": "..",
+		}
+	}
+
+	q, err := build(task.HTTP{
+		URL:     "https://api.corp/${steps.extract.results.batch}/${step.name}?item=${item}&i=${item.index}",
+		Headers: map[string]string{"X-Item": "${item}"}, JSON: json.RawMessage(`{"q":"${steps.extract.results.quote}","run":"${run.id}"}`),
+	}, asStep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "20261126T070000.000Z-k3f9-p0012"
+	if got := q.url.String(); got != "https://api.corp/7/load?item=a+b%26c&i=3" || string(q.body) != `{"q":"\"},{\"","run":"`+id+`"}` || q.header.Get("X-Item") != "a b&c" || q.header.Get("Idempotency-Key") != id {
+		t.Errorf("%s %s %v", got, q.body, q.header)
+	}
+
+	for name, c := range map[string]struct {
+		h    task.HTTP
+		kind failureKind
+		want string
+	}{
+		"no result":        {task.HTTP{URL: "https://api.corp/${steps.extract.results.k}"}, kindValues, `action.http.url: the step has no value for "${steps.extract.results.k}"`},
+		"no period":        {task.HTTP{URL: "https://api.corp/${cause.results.k}"}, kindValues, `the run has no value for "${cause.results.k}"`},
+		"a line break":     {task.HTTP{URL: "https://api.corp/", Headers: map[string]string{"X": "${steps.extract.results.crlf}"}}, kindURL, "line break"},
+		"a segment":        {task.HTTP{URL: "https://api.corp/${steps.extract.results.up}"}, kindURL, `is ".."`},
+		"a space in a URL": {task.HTTP{URL: "https://${item}/"}, kindURL, "scheme, host or port"},
+	} {
+		_, err := build(c.h, asStep)
+		if f, ok := err.(*failure); !ok || f.kind != c.kind || !strings.Contains(f.message, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	if r := resultOf(&failure{kind: kindValues, message: "m"}, attemptFacts{}); r.State != task.Failed || r.Reason != task.ReasonValues {
+		t.Errorf("without a value, the attempt ends %s, %s", r.State, r.Reason)
+	}
+}
+
 func TestNewRequest_Refuses(t *testing.T) {
 	tests := map[string]struct {
 		h      task.HTTP
@@ -116,6 +161,8 @@ func TestNewRequest_Refuses(t *testing.T) {
 		"reserved header":             {h: task.HTTP{URL: "https://api.corp/", Headers: map[string]string{"Transfer-Encoding": "chunked"}}, kind: kindURL, want: "Transfer-Encoding"},
 		"unknown value":               {h: task.HTTP{URL: "https://api.corp/${run.nonsense}"}, kind: kindURL, want: "not a known value"},
 		"variable that is not set":    {h: task.HTTP{URL: "https://api.corp/${env.OTHER}"}, kind: kindURL, want: "only a manual run"},
+		"cause without one":           {h: task.HTTP{URL: "https://api.corp/${cause.task}"}, kind: kindURL, want: `no value for "${cause.task}"`},
+		"result without a cause":      {h: task.HTTP{URL: "https://api.corp/${cause.results.rows}"}, kind: kindURL, want: `no value for "${cause.results.rows}"`},
 		"part without a fan-out":      {h: task.HTTP{URL: "https://api.corp/${part.index}"}, kind: kindURL, want: "parts of a fan-out"},
 		"secret that is missing":      {h: task.HTTP{URL: "https://api.corp/?k=${secret:other/key}"}, kind: kindSecret, want: "action.http.url: secret other does not exist in namespace default"},
 		"secret without the key":      {h: task.HTTP{URL: "https://api.corp/?k=${secret:api/other}"}, kind: kindSecret, want: `secret api does not contain "other"`},
@@ -141,6 +188,20 @@ func TestNewRequest_Refuses(t *testing.T) {
 				t.Errorf("the message contains a value: %q", f.message)
 			}
 		})
+	}
+}
+
+func TestNewRequest_PeriodAndCause(t *testing.T) {
+	h := task.HTTP{URL: "https://api.corp/${cause.task}/${cause.state}?day=${run.period}", Headers: map[string]string{"X-Rows": "${cause.results.rows}", "X-Run": "${cause.run}"}}
+	q, err := build(h, func(a *process.Attempt) {
+		a.Period = task.At(time.Date(2026, 11, 19, 0, 0, 0, 0, time.UTC))
+		a.Causes = []task.Cause{{Task: "etl", Run: "r7", State: task.Failed, Results: map[string]string{"rows": "7"}}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := q.url.String(); got != "https://api.corp/etl/failed?day=2026-11-19T00%3A00%3A00.000Z" || q.header.Get("X-Rows") != "7" || q.header.Get("X-Run") != "r7" {
+		t.Errorf("%s %v", got, q.header)
 	}
 }
 

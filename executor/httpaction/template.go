@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -28,53 +27,35 @@ type values struct {
 
 // valueOf returns the value of a reference. An error is a *failure, or the cause of ctx's end.
 func (v *values) valueOf(ctx context.Context, ref string) (string, error) {
-	a := v.attempt
-
-	switch ref {
-	case "run.id":
-		return a.ID, nil
-	case "run.scheduled_time":
-		b, err := a.ScheduledTime.MarshalText()
-		return string(b), err
-	case "run.attempt":
-		return strconv.Itoa(max(a.Attempt, 1)), nil
-	case "run.token":
-		return strconv.FormatInt(a.Token, 10), nil
-	case "task.name":
-		return a.Task, nil
-	case "task.namespace":
-		return a.Namespace, nil
-	case "node.name":
-		return v.node, nil
-	case "part.index", "part.count":
-		return v.partValue(ref)
+	if value, ok := process.ValueOf(v.attempt, v.node, ref); ok {
+		return value, nil
 	}
 
 	if secret, is := strings.CutPrefix(ref, task.SecretRefPrefix); is {
 		return v.secrets.value(ctx, secret)
 	}
 
+	quoted := task.Quote("${" + ref + "}")
+
 	if name, is := strings.CutPrefix(ref, task.EnvRefPrefix); is {
-		if value, ok := a.Env[name]; ok {
+		if value, ok := v.attempt.Env[name]; ok {
 			return value, nil
 		}
-		return "", &failure{kind: kindURL, message: fmt.Sprintf("the run has no value for %s; only a manual run can give one", task.Quote("${"+ref+"}"))}
+		return "", &failure{kind: kindURL, message: fmt.Sprintf("the run has no value for %s; only a manual run can give one", quoted)}
 	}
 
-	return "", &failure{kind: kindURL, message: fmt.Sprintf("%s is not a known value", task.Quote("${"+ref+"}"))}
-}
-
-// partValue returns a value that only the parts of a fan-out have.
-func (v *values) partValue(ref string) (string, error) {
-	_, index, ok := task.ParentOf(v.attempt.ID)
 	switch {
-	case !ok:
-		return "", &failure{kind: kindURL, message: fmt.Sprintf("%s has a value only in the parts of a fan-out", task.Quote("${"+ref+"}"))}
-	case ref == "part.index":
-		return strconv.Itoa(index), nil
+	case task.IsStepRef(ref):
+		return "", &failure{kind: kindValues, message: fmt.Sprintf("the step has no value for %s", quoted)}
+	case ref == "part.index" || ref == "part.count":
+		return "", &failure{kind: kindURL, message: fmt.Sprintf("%s has a value only in the parts of a fan-out", quoted)}
+	case v.attempt.Step != "":
+		return "", &failure{kind: kindValues, message: fmt.Sprintf("the run has no value for %s", quoted)}
+	case ref == "run.period" || strings.HasPrefix(ref, task.CauseRefPrefix):
+		return "", &failure{kind: kindURL, message: fmt.Sprintf("the run has no value for %s", quoted)}
 	}
 
-	return strconv.Itoa(v.attempt.PartCount), nil
+	return "", &failure{kind: kindURL, message: fmt.Sprintf("%s is not a known value", quoted)}
 }
 
 // expand returns the text of a template. escape escapes each value for its place; nil leaves it as it is.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -289,7 +290,7 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 	// The sort is stable, so of several variables with one name the last is the one that overrides the others.
 	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
 	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
-	env := append(make([]string, 0, 7+len(vars)),
+	env := append(make([]string, 0, 9+len(vars)),
 		proctree.EnvRunID+"="+a.ID,
 		proctree.EnvToken+"="+strconv.FormatInt(token, 10),
 		proctree.EnvNamespace+"="+a.Namespace,
@@ -297,8 +298,12 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 		"CARILLON_SCHEDULED_TIME="+string(scheduled),
 		"CARILLON_ATTEMPT="+strconv.Itoa(max(a.Attempt, 1)),
 		"CARILLON_NODE="+node,
+		"CARILLON_TRIGGER="+triggerOf(a.Run),
 	)
-	if _, index, ok := task.ParentOf(a.ID); ok {
+	env = appendCauses(env, a.Run)
+	if a.Step != "" {
+		env = appendStep(env, &a)
+	} else if _, index, ok := task.ParentOf(a.ID); ok {
 		env = append(env, "CARILLON_PART_INDEX="+strconv.Itoa(index), "CARILLON_PART_COUNT="+strconv.Itoa(a.PartCount))
 	}
 
@@ -310,6 +315,35 @@ func buildEnvironment(a task.Assigned, token int64, node string, as account) []s
 	}
 
 	return env
+}
+
+// triggerOf returns what has started a run; for a part, what has started its run.
+func triggerOf(r task.Run) string {
+	if parent, _, ok := task.ParentOf(r.ID); ok && r.Trigger == task.TriggerPart {
+		return task.TriggerOfRunID(parent)
+	}
+	return r.Trigger
+}
+
+// appendCauses appends the variables that describe for which time a run works, and which ended runs have started it.
+func appendCauses(env []string, r task.Run) []string {
+	if period := r.EffectivePeriod(); !period.IsZero() {
+		text, _ := period.MarshalText() // never fails
+		env = append(env, "CARILLON_PERIOD="+string(text))
+	}
+
+	if len(r.Causes) == 0 {
+		return env
+	}
+
+	if len(r.Causes) == 1 {
+		c := &r.Causes[0]
+		env = append(env, "CARILLON_CAUSE_TASK="+c.Task, "CARILLON_CAUSE_RUN="+c.Run, "CARILLON_CAUSE_STATE="+string(c.State))
+	}
+
+	all, _ := json.Marshal(r.Causes) // never fails
+
+	return append(env, "CARILLON_CAUSES="+string(all))
 }
 
 // NewTraceparent returns a W3C trace context. All attempts of a run share one trace id, which is derived from the run; each

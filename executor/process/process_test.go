@@ -275,6 +275,47 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	}
 }
 
+func TestBuildEnvironment_NamesThePeriodAndTheCauses(t *testing.T) {
+	of := func(change func(a *task.Assigned)) []string {
+		a := task.Assigned{Run: task.Run{ID: "20261120T220500.000Z-abcd", Trigger: task.TriggerManual, ScheduledTime: task.At(time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC))}}
+		change(&a)
+
+		return slices.DeleteFunc(buildEnvironment(a, 1, "n1", account{}), func(v string) bool {
+			return !strings.HasPrefix(v, "CARILLON_TRIGGER") && !strings.HasPrefix(v, "CARILLON_PERIOD") && !strings.HasPrefix(v, "CARILLON_CAUSE")
+		})
+	}
+
+	triggered := func(a *task.Assigned) {
+		a.Trigger, a.Period = task.TriggerAfter, task.At(time.Date(2026, 11, 19, 0, 0, 0, 0, time.UTC))
+		a.Causes = []task.Cause{{Task: "etl", Run: "r1", State: task.Failed, Results: map[string]string{"rows": "7"}}}
+	}
+
+	for name, tt := range map[string]struct {
+		change func(a *task.Assigned)
+		want   []string
+	}{
+		"manual": {func(*task.Assigned) {}, []string{"CARILLON_TRIGGER=manual"}},
+		"tick":   {func(a *task.Assigned) { a.Trigger = task.TriggerSchedule }, []string{"CARILLON_TRIGGER=schedule", "CARILLON_PERIOD=2026-11-20T22:05:00.000Z"}},
+		"part of a tick": {func(a *task.Assigned) { a.ID, a.Trigger = task.PartID(a.ID, 2), task.TriggerPart },
+			[]string{"CARILLON_TRIGGER=schedule", "CARILLON_PERIOD=2026-11-20T22:05:00.000Z"}},
+		"triggered": {triggered, []string{
+			"CARILLON_TRIGGER=after", "CARILLON_PERIOD=2026-11-19T00:00:00.000Z", "CARILLON_CAUSE_TASK=etl", "CARILLON_CAUSE_RUN=r1", "CARILLON_CAUSE_STATE=failed",
+			`CARILLON_CAUSES=[{"task":"etl","run":"r1","state":"failed","results":{"rows":"7"}}]`,
+		}},
+		"two causes": {func(a *task.Assigned) {
+			triggered(a)
+			a.Period, a.Causes = task.Time{}, append(a.Causes, task.Cause{Task: "import", Run: "r2", State: task.Succeeded})
+		}, []string{
+			"CARILLON_TRIGGER=after",
+			`CARILLON_CAUSES=[{"task":"etl","run":"r1","state":"failed","results":{"rows":"7"}},{"task":"import","run":"r2","state":"succeeded"}]`,
+		}},
+	} {
+		if got := of(tt.change); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
 func TestProcess_Environment(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_DAEMON", "x")
 	l := newLauncher(t, spool.Config{})
@@ -299,8 +340,8 @@ func TestProcess_Environment(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(executortest.LastToken()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
-		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
-		"CARILLON_STATUS_FILE=" + filepath.Join(l.workdirs.Path(), "i1", "1", "status"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
+		"CARILLON_PERIOD=2026-11-20T22:05:00.000Z", "CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
+		"CARILLON_STATUS_FILE=" + filepath.Join(l.workdirs.Path(), "i1", "1", "status"), "CARILLON_TASK=job", "CARILLON_TRIGGER=schedule", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
 	}
 	if !slices.Equal(got, want) {

@@ -200,7 +200,10 @@ func (ru *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	// The policy comes first, because it may forbid to read what env_from and stdin name. It is checked again for the program, and
 	// directly before the fork.
 	var hidden mask.Masker
-	bound, err := ru.applyPolicy(withArguments(a.Assigned))
+	bound, err := withStepValues(&a, ru.node)
+	if err == nil {
+		bound, err = ru.applyPolicy(withArguments(bound))
+	}
 	if err == nil {
 		bound, err = ru.withEnvFrom(bound, &hidden, a.MayStart, o)
 	}

@@ -34,7 +34,7 @@ type settings struct {
 	Keep        int           // ended runs that are kept for each task
 	Outstanding int           // the maximum of runs that have not ended
 	Rate        int           // ticks per second
-	Every       time.Duration // between two herds
+	Every       time.Duration // between two herds, or between two kills
 	Rounds      int           // measured herds
 	ValueBytes  int
 	Audit       bool          // also judge the history with package check
@@ -43,6 +43,9 @@ type settings struct {
 	LabelValues int           // how many values one of the labels of the tasks has
 	Alerts      bool          // the tasks have an expectation
 	Lease       time.Duration // of the nodes in failover
+	Ends        int           // how many runs of chains are started by others
+	Fan         int           // how many tasks run after one; 0: chains
+	Kill        bool          // nodes are killed while chains run
 	CPUProfile  string        // a file; "": none
 	MemProfile  string
 }

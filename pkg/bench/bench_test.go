@@ -86,6 +86,8 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 		{"failover", []string{"failover", "--tasks", "300", "--rate", "50", "--shards", "16", "--duration", "50ms", "--lease-ttl", "2s", "--audit"},
 			[]string{"failover/steady", "failover/join", "failover/drain", "failover/rolling_restart", "failover/kill", "failover/kill_leader"}, nil, false},
 		{"list", []string{"list", "--tasks", "300", "--rate", "50", "--rounds", "1", "--shards", "16", "--duration", "300ms", "--lease-ttl", "2s"}, listResults(), nil, false},
+		{"chain", []string{"chain", "--rate", "5", "--ends", "300", "--shards", "16", "--lease-ttl", "2s", "--kill", "--every", "3s", "--audit"}, []string{"chain", "chain/commit"}, nil, false},
+		{"fan", []string{"chain", "--fan", "20", "--ends", "60", "--shards", "16", "--lease-ttl", "2s"}, []string{"chain/fan", "chain/commit"}, nil, false},
 		{"limit", []string{"limit", "--duration", "50ms"}, nil, []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

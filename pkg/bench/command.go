@@ -151,6 +151,14 @@ func benchmarkKinds() []kind {
 				"was decided. The longest gap is the time by which a task exceeded its period. --duration is how long to measure after the\n" +
 				"cluster has recovered.",
 			defaults: func(s *settings) { s.Tasks, s.Rate, s.Duration = 100_000, 1000, 3*time.Second }},
+		{use: "chain", short: "Measure the time from the end of a run to the run that it starts in another task", run: (*bench).measureChain,
+			flags: []string{"ends", "rate", "fan", "kill", "every", "keep", "lease-ttl"},
+			long: "Start three nodes, each in its own process, and --rate chains of ten tasks. The first task of each chain has a tick each second, and\n" +
+				"each of the others runs after the one before it, until --ends runs were started by others. With --fan, there is one task with a tick\n" +
+				"each second instead, and so many others run after it. With --kill, a node is killed and started again, --every so often. Measure the\n" +
+				"time from when etcd reports the end of a run until it reports the dispatch of the run that it starts, and in the same run that of\n" +
+				"single commits, chain/commit. A result is verified if each end has started exactly one run in each task that runs after it.",
+			defaults: func(s *settings) { s.Rate, s.Keep, s.Every = 20, 3, 10*time.Second }},
 		{use: "list", short: "Measure pages of tasks in all orders, with filters", run: (*bench).measureList, check: checkFailoverRate,
 			flags: []string{"tasks", "rate", "rounds", "keep", "duration", "lease-ttl"},
 			long: "Start a node in its own process on a cluster with many tasks in 20 namespaces; --rate of them tick each second. Others are\n" +
@@ -171,7 +179,7 @@ func defaultSettings() settings {
 		Shards: 256, Slots: daemon.Defaults().Slots, Cgroup: cgroup.Auto,
 		Tasks: 20_000, Duration: 10 * time.Second, Warmup: 2 * time.Second, Limit: 4 * time.Second, Callers: 256,
 		Overlap: defaultOverlap, Keep: task.Defaults().History.Keep, Outstanding: 8000, Rate: 100, Every: 4 * time.Second, Rounds: 3,
-		ValueBytes: 250, Base: 10_000, LabelValues: usualApps, Lease: 10 * time.Second, Command: []string{"/bin/true"},
+		ValueBytes: 250, Base: 10_000, Ends: 2000, LabelValues: usualApps, Lease: 10 * time.Second, Command: []string{"/bin/true"},
 	}
 }
 
@@ -199,8 +207,11 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.LabelValues, "label-values", s.LabelValues, "distinct values of one of the three labels of the tasks")
 	some.BoolVar(&s.Alerts, "alerts", false, "let each task expect a success within 26 hours")
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
-	factory.DurationVar(some, &s.Every, "every", s.Every, "time between two rounds, in whole seconds")
+	factory.DurationVar(some, &s.Every, "every", s.Every, "time between two rounds or kills, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "number of rounds to measure")
+	some.IntVar(&s.Ends, "ends", s.Ends, "number of runs that other runs start")
+	some.IntVar(&s.Fan, "fan", 0, "number of tasks that run after one task (0: chains)")
+	some.BoolVar(&s.Kill, "kill", false, "kill nodes while the tasks run")
 	factory.DurationVar(some, &s.Lease, "lease-ttl", s.Lease, "time after which a silent node counts as gone")
 	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
 	some.VisitAll(func(flag *pflag.Flag) {
@@ -222,7 +233,7 @@ func (s *settings) validate() error {
 	}{
 		{"shards", s.Shards, 1, 4096}, {"tasks", s.Tasks, 1, 10_000_000}, {"callers", s.Callers, 1, 10_000}, {"slots", s.Slots, 1, 100_000},
 		{"keep", s.Keep, 1, 1000}, {"base", s.Base, 1, 1_000_000}, {"label-values", s.LabelValues, 1, 10_000_000}, {"outstanding", s.Outstanding, 1, 1_000_000}, {"rate", s.Rate, 1, 10_000}, {"rounds", s.Rounds, 1, 1000},
-		{"value-bytes", s.ValueBytes, 1, 16_000},
+		{"value-bytes", s.ValueBytes, 1, 16_000}, {"ends", s.Ends, 1, 10_000_000}, {"fan", s.Fan, 0, task.MaxDependents},
 	} {
 		if n.value < n.low || n.value > n.high {
 			return refuse(n.flag, n.value, fmt.Sprintf("must be between %d and %d", n.low, n.high))

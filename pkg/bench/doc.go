@@ -18,9 +18,9 @@
 //
 // In the benchmarks fire and scale, runs go to the inbox of a node that has no process and ignores them.
 //
-// The benchmarks scale, failover and list start agents in separate processes, from this program. In failover and list,
-// an observer watches in etcd when each run is decided: failover while nodes join, drain, restart and die, list while many
-// questions about tasks are asked through the API.
+// The benchmarks scale, failover, chain and list start agents in separate processes, from this program. In the last three,
+// an observer watches in etcd when each run is decided: failover while nodes join, drain, restart and die, chain from the ends of the
+// runs that start others, list while many questions about tasks are asked through the API.
 //
 // A result is verified only if all revisions of the run, read back from etcd afterwards, show that each tick up to
 // the watermarks was decided exactly once, and that each run was dispatched once and ended once, in the revision

@@ -118,6 +118,9 @@ func (s *scaleTrial) runPhases(ctx context.Context) error {
 	if err := s.measureCollecting(ctx); err != nil {
 		return err
 	}
+	if err := s.awaitJudged(ctx); err != nil {
+		return err
+	}
 	if err := s.measureIdle(ctx); err != nil {
 		return err
 	}
@@ -164,6 +167,21 @@ func (s *scaleTrial) measureCollecting(ctx context.Context) error {
 	s.res.CollectMS, s.res.CollectCPU = roundTo(time.Since(began).Seconds()*1000, 1), roundTo(cpu.Seconds()*1e6/float64(s.Tasks), 2)
 
 	return err
+}
+
+// judgedPerSecond is less than the number of tasks whose alerts a node judges in a second.
+const judgedPerSecond = 900
+
+// awaitJudged waits until the node has judged the alerts of each task once. It must read the records of all of them, because none
+// has succeeded yet.
+func (s *scaleTrial) awaitJudged(ctx context.Context) error {
+	if !s.Alerts {
+		return nil
+	}
+
+	s.progress.beginStep("%s: judge the alerts of all tasks", s.res.Name)
+
+	return sleepFor(ctx, 10*time.Second+time.Duration(s.Tasks)*time.Second/judgedPerSecond)
 }
 
 // measureIdle measures the CPU usage while nothing is due.

@@ -72,5 +72,14 @@ func printed(t *testing.T, server string, width int, zone string, words ...strin
 var tableCommands = []string{
 	"task list", "task list -A", "task history nightly", "task history nightly --versions", "task next nightly", "task deleted", "next",
 	"run list", "run list --dead", "events", "audit log", "alert list", "alert silences", "alert rule list", "node list", "secret list",
+	"task graph", "task graph report", "task history report",
 	"namespace list", "token list", "access list", "access subjects", "role list", "shard list", "load", "cluster members",
+}
+
+// Who resumes a dependent learns what does not come again.
+func TestResume_SaysWhatThePauseHasDropped(t *testing.T) {
+	out, _ := printed(t, answeringServer(t).URL, 0, "UTC", "task", "resume", "report")
+	if want := "resumed report · runs after etl · the pause dropped 2 ended runs of its sources\n"; out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	alertcmd "github.com/carillonhq/carillon/pkg/cli/alert"
 	"github.com/carillonhq/carillon/pkg/cli/apply"
 	auditcmd "github.com/carillonhq/carillon/pkg/cli/audit"
+	backupcmd "github.com/carillonhq/carillon/pkg/cli/backup"
 	certcmd "github.com/carillonhq/carillon/pkg/cli/cert"
 	clustercmd "github.com/carillonhq/carillon/pkg/cli/cluster"
 	"github.com/carillonhq/carillon/pkg/cli/complete"
@@ -135,7 +136,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
-	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), alertcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
+	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), alertcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), backupcmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
 		namespacecmd.Command(f), accesscmd.Command(f), rolecmd.Command(f), tokencmd.Command(f))
 
 	for _, c := range daemonCommands {

@@ -44,7 +44,7 @@ func TestUnknownCommand_SuggestsWhatWasMeant(t *testing.T) {
 	for line, want := range map[string]string{
 		"status": "carillon cluster status", "describe": "carillon task get", "ls": "carillon task list", "job": "carillon task", "doctor": "carillon audit",
 		"trigger": "carillon task trigger", "history": "carillon task history", "drain": "carillon node drain", "rollout": "", "context": "carillon config list",
-		"undelete": "carillon task undelete", "enable": "carillon task resume", "backup": "", "crontab": "carillon import crontab",
+		"undelete": "carillon task undelete", "enable": "carillon task resume", "crontab": "carillon import crontab",
 		"task status": "carillon task get", "task creat": "carillon task create", "task unpause": "carillon task resume", "task enable": "carillon task resume",
 		"task disable": "carillon task pause", "task run": "carillon task trigger", "task rename": "carillon task copy", "task clone": "carillon task copy",
 		"task restore": "carillon task undelete", "task undelet": "carillon task undelete", "task new": "carillon task create", "task import": "carillon import",

@@ -20,6 +20,7 @@ var timeCommands = append([]string{
 	"task get nightly", "task stats nightly", "run get nightly", "alert get nightly:success_by", "load -o wide", "next -o wide",
 	"task list -o wide", "run list -o wide", "audit log -o wide", "events -o wide", "token get xu3km4yoqrefykdw", "cluster status",
 	"schedule next @daily --jitter 5m", "schedule explain @daily", "task pause nightly --until 2026-12-24T18:00",
+	"task get report", "run get report",
 }, tableCommands...)
 
 var (

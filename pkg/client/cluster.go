@@ -65,6 +65,35 @@ func (s *ClusterService) Recover(ctx context.Context) (task.Cluster, error) {
 	return k, err
 }
 
+const (
+	backupPath = "/v1/cluster/backup"
+	zstdType   = "application/zstd"
+)
+
+// Backup returns a backup of the cluster as a stream of zstd: frames that decoders skip, one of which contains a manifest, and then the
+// snapshot of etcd. Only `carillon backup` should interpret it. Read returns an error other than io.EOF if the stream was cut off. The
+// caller must close the stream. Config.Timeout limits only the wait for the first byte.
+//
+// It returns task.ErrConflict if the node already makes a backup.
+func (s *ClusterService) Backup(ctx context.Context) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(s.conn.timeout, func() { cancel(context.DeadlineExceeded) })
+	res, err := s.conn.sendCall(ctx, call{method: http.MethodGet, path: backupPath, stream: true})
+	timer.Stop()
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+
+	if res.Header.Get("Content-Type") != zstdType {
+		defer cancel(nil)
+		defer res.Body.Close()
+		return nil, s.conn.notCarillon(res)
+	}
+
+	return &LogStream{conn: s.conn, body: res.Body, cancel: cancel}, nil
+}
+
 // MembersService reads the members of etcd, and changes those of an embedded etcd.
 type MembersService struct{ conn *connection }
 

@@ -27,6 +27,7 @@ type RunListOptions struct {
 	Selector  string       // only for List without Task: runs of tasks whose labels match
 	State     task.State   // "" means any state
 	States    []task.State // any of these states
+	Reason    string       // the reason of the state, such as restored; "" means any
 	Since     time.Time    // ticks from this time on; zero: no limit
 	Until     time.Time    // ticks before this time; zero: no limit
 	Node      string       // "" means any node
@@ -42,6 +43,7 @@ func (o RunListOptions) queryValues() url.Values {
 	q := url.Values{}
 
 	setIfNotEmpty(q, "state", joinStates(append([]task.State{o.State}, o.States...)))
+	setIfNotEmpty(q, "reason", o.Reason)
 	setIfNotEmpty(q, "node", o.Node)
 	setTimes(q, map[string]time.Time{"since": o.Since, "until": o.Until})
 
@@ -185,8 +187,24 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 // While etcd is full, an active run is ended nevertheless, and the result is Unrecorded. The error has CodeNoSpace for a
 // queued run, and for a run with parts: it ends those that are active.
 func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (Cancelled, error) {
+	return s.CancelWith(ctx, namespace, name, id, CancelOptions{})
+}
+
+// CancelOptions are those of CancelWith.
+type CancelOptions struct {
+	// Force also ends the cleanup of a workflow: its steps with when: always. It has no effect on other runs.
+	Force bool
+}
+
+// CancelWith is like Cancel, with options. A run that is being cancelled can be cancelled again with Force.
+func (s *RunsService) CancelWith(ctx context.Context, namespace, name, id string, o CancelOptions) (Cancelled, error) {
 	var r Cancelled
-	err := s.postInto(ctx, namespace, name, id, "cancel", &r)
+
+	q := url.Values{}
+	if o.Force {
+		q.Set("force", "true")
+	}
+	err := s.postInto(ctx, namespace, name, id, "cancel", q, &r)
 
 	return r, err
 }
@@ -198,6 +216,8 @@ func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (C
 // For a run with parts, Pause sends the request for each part that is assigned to a node now, and returns the
 // current state of all parts. PausedBy is set for parts that received the request. Parts that begin later are
 // not paused. The error has CodeNotRunning if no part is assigned to a node.
+//
+// A run of a workflow is paused itself, and stays so between its steps: no step and no item begins until it is resumed.
 func (s *RunsService) Pause(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return s.postVerb(ctx, namespace, name, id, "pause")
 }
@@ -217,18 +237,18 @@ func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (
 // postVerb sends a request to change one run.
 func (s *RunsService) postVerb(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
 	var r task.Run
-	err := s.postInto(ctx, namespace, name, id, verb, &r)
+	err := s.postInto(ctx, namespace, name, id, verb, nil, &r)
 
 	return r, err
 }
 
 // postInto is postVerb for an answer of any type.
-func (s *RunsService) postInto(ctx context.Context, namespace, name, id, verb string, out any) error {
+func (s *RunsService) postInto(ctx context.Context, namespace, name, id, verb string, q url.Values, out any) error {
 	if err := checkRunID(id); err != nil {
 		return err
 	}
 
-	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, out, "runs", id, verb)
+	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, query: q}, out, "runs", id, verb)
 }
 
 // Retry queues a new run that replaces a dead run and has the same environment. The error has CodeConflict if
@@ -242,15 +262,49 @@ func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Tr
 
 // RetryWith is like Retry with an idempotency key, as TriggerRequest.IdempotencyKey.
 func (s *RunsService) RetryWith(ctx context.Context, namespace, name, id, key string) (Triggered, error) {
+	return s.RetryFrom(ctx, namespace, name, id, RetryOptions{IdempotencyKey: key})
+}
+
+// RetryOptions are those of RetryFrom.
+type RetryOptions struct {
+	// From is a step of a workflow: it and all steps that follow it are repeated, too, if they succeeded. "": the new run keeps
+	// all steps and items that succeeded and do not follow one that did not.
+	From string
+	// IdempotencyKey is as TriggerRequest.IdempotencyKey.
+	IdempotencyKey string
+}
+
+// RetryFrom is like Retry, with options.
+func (s *RunsService) RetryFrom(ctx context.Context, namespace, name, id string, o RetryOptions) (Triggered, error) {
 	var r Triggered
 
 	if err := checkRunID(id); err != nil {
 		return r, err
 	}
 
-	err := s.conn.doOnce(ctx, namespace, name, key, call{method: http.MethodPost}, &r, "runs", id, "retry")
+	q := url.Values{}
+	setIfNotEmpty(q, "from", o.From)
+	err := s.conn.doOnce(ctx, namespace, name, o.IdempotencyKey, call{method: http.MethodPost, query: q}, &r, "runs", id, "retry")
 
 	return r, err
+}
+
+// Why explains a step of a run of a workflow, NAME, or one of its items, NAME/ITEM: what it did, or why it waits, did not begin, or was
+// stopped. timezone is that of the answer; "" means that of the task. The error has CodeNoSteps if the task of the run is not a
+// workflow.
+func (s *RunsService) Why(ctx context.Context, namespace, name, id, step, timezone string) (task.Answer, error) {
+	var a task.Answer
+
+	if err := checkRunID(id); err != nil {
+		return a, err
+	}
+
+	q := url.Values{}
+	setIfNotEmpty(q, "step", step)
+	setIfNotEmpty(q, "timezone", timezone)
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet, query: q}, &a, "runs", id, "why")
+
+	return a, err
 }
 
 // Rerun queues a new run of a task with the arguments, the node and the variables of a run that has ended, which stays as it is.

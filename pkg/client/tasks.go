@@ -234,18 +234,73 @@ func (s *TasksService) patchTask(ctx context.Context, namespace, name string, pa
 	return t, err
 }
 
-// Delete deletes a task with its queue and its history, and cancels its active runs.
+// DeleteOptions say how a task is deleted.
+type DeleteOptions struct {
+	Revision int64 // the revision that the task must have; 0 means any
+	Force    bool  // deletes the task even if other tasks run after it; these stay, and run after a new task of that name
+	Purge    bool  // keeps no copy, so the task cannot be undeleted
+}
+
+// queryValues encodes the options, except for Revision.
+func (o DeleteOptions) queryValues() url.Values {
+	q := url.Values{}
+	for name, is := range map[string]bool{"force": o.Force, "purge": o.Purge} {
+		if is {
+			q.Set(name, "true")
+		}
+	}
+
+	return q
+}
+
+// Delete deletes a task with its queue and its history, and cancels its active runs. The error has CodeInUse if other tasks run after
+// it.
 func (s *TasksService) Delete(ctx context.Context, namespace, name string, revision int64) error {
-	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision)}, nil)
+	return s.DeleteWith(ctx, namespace, name, DeleteOptions{Revision: revision})
+}
+
+// DeleteWith is like Delete, with options.
+func (s *TasksService) DeleteWith(ctx context.Context, namespace, name string, o DeleteOptions) error {
+	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(o.Revision), query: o.queryValues()}, nil)
 }
 
 // DryRunDelete is like Delete, but deletes nothing. Task.DryRun contains the ticks that would be removed.
 func (s *TasksService) DryRunDelete(ctx context.Context, namespace, name string, revision int64) (Task, error) {
+	return s.DryRunDeleteWith(ctx, namespace, name, DeleteOptions{Revision: revision})
+}
+
+// DryRunDeleteWith is like DeleteWith, but deletes nothing. Task.DryRun contains the ticks that would be removed.
+func (s *TasksService) DryRunDeleteWith(ctx context.Context, namespace, name string, o DeleteOptions) (Task, error) {
 	var t Task
-	k := call{method: http.MethodDelete, header: ifMatch(revision), query: dryRun(url.Values{}, 0)}
+	k := call{method: http.MethodDelete, header: ifMatch(o.Revision), query: dryRun(o.queryValues(), 0)}
 	err := s.conn.doTask(ctx, namespace, name, k, &t)
 
 	return t, err
+}
+
+// GraphOptions select a part of the graph of a namespace.
+type GraphOptions struct {
+	Task   string // only the tasks from which links lead to this task, and to which links lead from it; "": all tasks with links
+	Levels int    // with Task: up to this many links away; 0 means no limit
+}
+
+// Graph returns the tasks of a namespace that run after others, or after which others run, and the links between them. With a task,
+// it returns task.ErrNotFound if there is no such task.
+func (s *TasksService) Graph(ctx context.Context, namespace string, o GraphOptions) (Graph, error) {
+	var g Graph
+
+	if err := task.CheckName("namespace", namespace); err != nil {
+		return g, err
+	}
+
+	q := url.Values{}
+	setIfNotEmpty(q, "task", o.Task)
+	if o.Levels > 0 {
+		q.Set("levels", strconv.Itoa(o.Levels))
+	}
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/namespaces/" + namespace + "/graph", query: q}, &g)
+
+	return g, err
 }
 
 // Pause stops the ticks of a task until Resume. It changes nothing if the task is already paused.
@@ -326,7 +381,7 @@ func (s *TasksService) Undelete(ctx context.Context, namespace, name string) (Ta
 
 // Purge deletes a task as Delete does, but keeps no copy, so it cannot be undeleted.
 func (s *TasksService) Purge(ctx context.Context, namespace, name string, revision int64) error {
-	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision), query: url.Values{"purge": {"true"}}}, nil)
+	return s.DeleteWith(ctx, namespace, name, DeleteOptions{Revision: revision, Purge: true})
 }
 
 // WhyQuestion is about a time (At) or a range (From and To; an empty To means now). If all are empty, it is

@@ -78,6 +78,53 @@ type Task struct {
 	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the task as it would be."`
 	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run failed, timed out or was lost with its attempts used up; until a later run succeeds, or somebody dismisses it or starts it again), frozen, paused, running, waiting (a run is in the queue), ended (no more ticks), ok." enum:"unreadable,failing,frozen,paused,running,waiting,ended,ok"`
 	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last N recorded runs, the newest first."`
+
+	// These fields are only in the answer of a read of one task.
+	WaitingTriggers []WaitingTriggers `json:"waiting_triggers,omitempty" doc:"In the answer of get-task: the ended runs of its sources that have not been decided, such as while a run of the task is active."`
+	Dependents      []Dependent       `json:"dependents,omitempty" doc:"In the answer of get-task: the tasks that run after this one."`
+
+	// DroppedTriggers is only in the answer of Resume.
+	DroppedTriggers int64 `json:"dropped_triggers,omitempty" doc:"In the answer of resume-task: how many ended runs of its sources were skipped because the task was paused, as far as its history has them. They do not run later."`
+}
+
+// WaitingTriggers counts the ended runs of a source that wait to start a run of the task.
+type WaitingTriggers struct {
+	Source string    `json:"source" doc:"The name of the source."`
+	Count  int       `json:"count" doc:"How many of its runs wait."`
+	Oldest task.Time `json:"oldest" doc:"Since when the oldest of them waits."`
+}
+
+// Dependent is a task that runs after another one.
+type Dependent struct {
+	Task string    `json:"task" doc:"The name of the dependent, a task of the same namespace."`
+	When task.When `json:"when" doc:"Which ends of the source start it." enum:"succeeded,failed,ended"`
+}
+
+// Graph contains tasks of a namespace and the links between them.
+type Graph struct {
+	Namespace string      `json:"namespace" doc:"The namespace of the tasks."`
+	Tasks     []GraphTask `json:"tasks" doc:"The tasks with links, by name. With task, also that one."`
+	Links     []GraphLink `json:"links" doc:"The links between these tasks, by source and dependent."`
+	Revision  int64       `json:"revision" doc:"The revision of etcd at which the links were read."`
+}
+
+// GraphTask is a task in a graph.
+type GraphTask struct {
+	Name            string            `json:"name" doc:"The name of the task."`
+	Missing         bool              `json:"missing,omitempty" doc:"The task was deleted by force, and others still name it. It has no state."`
+	State           string            `json:"state,omitempty" doc:"The state of the task, as in get-task." enum:"unreadable,failing,frozen,paused,running,waiting,ended,ok"`
+	Paused          bool              `json:"paused,omitempty" doc:"The task is paused."`
+	Active          int               `json:"active,omitempty" doc:"Its active runs."`
+	LastRun         *PastRun          `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
+	WaitingTriggers []WaitingTriggers `json:"waiting_triggers,omitempty" doc:"The ended runs of its sources that have not been decided."`
+}
+
+// GraphLink says that a task runs after another one.
+type GraphLink struct {
+	Source    string    `json:"source" doc:"The name of the source."`
+	Dependent string    `json:"dependent" doc:"The name of the dependent."`
+	When      task.When `json:"when" doc:"Which ends of the source start the dependent." enum:"succeeded,failed,ended"`
+	Results   []string  `json:"results,omitempty" doc:"The results of the source's run that the dependent gets."`
 }
 
 // The values of Task.State.
@@ -141,8 +188,10 @@ type Triggered struct {
 	// Replayed means that an earlier copy of the request has queued the run. The run is as it is now.
 	Replayed bool `json:"replayed,omitempty" doc:"An earlier request with the same Idempotency-Key has queued this run, which is shown as it is now."`
 	// Frozen is the freeze that prevents the run from starting; nil if there is none.
-	Frozen   *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
-	Warnings []string     `json:"warnings,omitempty" doc:"Why the run may not start soon, such as a target that is not the name of a present node."`
+	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that delays it."`
+	// Dependents are the tasks that the end of the run may start, depending on how it ends.
+	Dependents []Dependent `json:"dependents,omitempty" doc:"The tasks that the end of this run starts, if it ends as they ask. Absent with alone."`
+	Warnings   []string    `json:"warnings,omitempty" doc:"Why the run may not start soon, such as a target that is not the name of a present node."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
 }
@@ -152,6 +201,8 @@ type TriggerRequest struct {
 	Args   []string          `json:"args,omitempty" doc:"Further arguments of this run. The task must accept them (accept.args)."`
 	Env    map[string]string `json:"env,omitempty" doc:"Further environment of this run. The task must accept each variable (accept.env)."`
 	Target string            `json:"target,omitempty" doc:"The name of the node on which this run runs. The task must accept it (accept.target)."`
+	Period task.Time         `json:"period,omitzero" doc:"The time for which this run works, such as the tick that it replaces. It is not later than now. Runs of dependents get it, too."`
+	Alone  bool              `json:"alone,omitempty" doc:"The end of this run starts no dependent of the task."`
 
 	// IdempotencyKey names the request: all requests with the same key by the same subject for the same task give the same
 	// run, for at least an hour. Use it to repeat a request after ErrUnknown, or after a restart. "": a random key.
@@ -269,30 +320,32 @@ type Keys struct {
 
 // ClusterStatus is the state of the cluster.
 type ClusterStatus struct {
-	ID          string        `json:"id" doc:"Identifies the cluster."`
-	Shards      int           `json:"shards" doc:"The number of shards."`
-	Epoch       int           `json:"epoch" doc:"Increases by one with each restore of etcd from a snapshot."`
-	Schema      int           `json:"schema" doc:"The version of the layout of keys in etcd."`
-	CreatedAt   task.Time     `json:"created_at" doc:"When the cluster was created."`
-	ChangedBy   *task.Actor   `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
-	ChangedAt   task.Time     `json:"changed_at,omitzero" doc:"When its settings were last changed."`
-	Change      string        `json:"change,omitempty" doc:"The kind of change, if it is not a setting."`
-	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
-	Nodes       int           `json:"nodes" doc:"The number of nodes that are present."`
-	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are blocked accept no runs."`
-	Blocked     int           `json:"nodes_blocked" doc:"Ready nodes that accept no runs, because their hosts are over their own limits, their policies cannot be read, or too many starts hang."`
-	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
-	Tasks       int64         `json:"tasks" doc:"The number of tasks."`
-	ActiveRuns  int64         `json:"active_runs" doc:"The number of attempts in the inboxes of nodes."`
-	Unreadable  int           `json:"unreadable_entries" doc:"Tasks that have no ticks because their entry cannot be read."`
-	Etcd        []EtcdMember  `json:"etcd" doc:"The members of etcd."`
-	Revisions   Revisions     `json:"etcd_revisions" doc:"Which revisions etcd has."`
-	Room        *Room         `json:"room,omitempty" doc:"How to make space in etcd, while it is full: commands."`
-	Format      FormatStatus  `json:"format" doc:"The format of the records in etcd."`
-	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect. Runs that they cover do not start."`
-	CatchUpRate int           `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
-	LostAfter   task.Duration `json:"lost_after" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost."`
-	Ledger      task.Duration `json:"ledger" doc:"How long the ledgers of tasks without history.ledger remember the outcomes of ticks."`
+	ID     string `json:"id" doc:"Identifies the cluster."`
+	Shards int    `json:"shards" doc:"The number of shards."`
+	Epoch  int    `json:"epoch" doc:"Increases with each restore of etcd from a snapshot. It is a Unix time in seconds, except for the first."`
+	// Restored is the last restore.
+	Restored    *task.Restored `json:"restored,omitempty" doc:"The last restore of the cluster. Absent: it was never restored."`
+	Schema      int            `json:"schema" doc:"The version of the layout of keys in etcd."`
+	CreatedAt   task.Time      `json:"created_at" doc:"When the cluster was created."`
+	ChangedBy   *task.Actor    `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
+	ChangedAt   task.Time      `json:"changed_at,omitzero" doc:"When its settings were last changed."`
+	Change      string         `json:"change,omitempty" doc:"The kind of change, if it is not a setting."`
+	Leader      string         `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
+	Nodes       int            `json:"nodes" doc:"The number of nodes that are present."`
+	NodesReady  int            `json:"nodes_ready" doc:"Nodes that are ready; those that are blocked accept no runs."`
+	Blocked     int            `json:"nodes_blocked" doc:"Ready nodes that accept no runs, because their hosts are over their own limits, their policies cannot be read, or too many starts hang."`
+	ShardsOwned int            `json:"shards_owned" doc:"Shards whose owner is present."`
+	Tasks       int64          `json:"tasks" doc:"The number of tasks."`
+	ActiveRuns  int64          `json:"active_runs" doc:"The number of attempts in the inboxes of nodes."`
+	Unreadable  int            `json:"unreadable_entries" doc:"Tasks that have no ticks because their entry cannot be read."`
+	Etcd        []EtcdMember   `json:"etcd" doc:"The members of etcd."`
+	Revisions   Revisions      `json:"etcd_revisions" doc:"Which revisions etcd has."`
+	Room        *Room          `json:"room,omitempty" doc:"How to make space in etcd, while it is full: commands."`
+	Format      FormatStatus   `json:"format" doc:"The format of the records in etcd."`
+	Freezes     []task.Freeze  `json:"freezes" doc:"The freezes in effect. Runs that they cover do not start."`
+	CatchUpRate int            `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
+	LostAfter   task.Duration  `json:"lost_after" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost."`
+	Ledger      task.Duration  `json:"ledger" doc:"How long the ledgers of tasks without history.ledger remember the outcomes of ticks."`
 	// LedgerLimit is a pointer, because 0s means that nothing is remembered.
 	LedgerLimit      *task.Duration `json:"ledger_limit,omitempty" doc:"The longest time for which any ledger remembers ticks, while etcd is filling up. The leader sets it. Absent: there is no limit."`
 	LedgerLimitSince task.Time      `json:"ledger_limit_since,omitzero" doc:"Since when there is a limit."`
@@ -413,8 +466,10 @@ const (
 	CodeAmbiguous    = "ambiguous"
 	CodeAlreadyEnded = "already_ended"
 	CodeNotRunning   = "not_running" // the run is queued
+	CodeNoSteps      = "no_steps"    // the run is not one of a workflow, or the step has no parts yet
 	CodeStale        = "stale"
 	CodeKeyReused    = "key_reused"  // the idempotency key was used for a different request
+	CodeCycle        = "cycle"       // a task would run after itself, through others
 	CodeMissingEnv   = "missing_env" // a run cannot be started again without the values of its variables
 	CodeUnreadable   = "unreadable_record"
 	CodeNoLogs       = "no_logs"
@@ -427,6 +482,8 @@ const (
 	CodeUnavailable  = "unavailable"
 	CodeUnknown      = "unknown_outcome"
 	CodeNoSpace      = "no_space"
+	CodeNoDisk       = "no_disk_space" // the disk of the node has too little space for a backup
+	CodeNotSupported = "not_supported" // this node, or its etcd, cannot do it
 	CodeInternal     = "internal"
 	CodeBadParameter = "bad_parameter"
 	CodeBadPage      = "bad_page"

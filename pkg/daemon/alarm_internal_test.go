@@ -169,7 +169,7 @@ func TestAlarm_NamesTheCause(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = session.Close(t.Context()) }()
-		n.presence.setSession(session, kv.Fence{})
+		n.presence.setSession(session, store.Session{})
 
 		expect("without a leader", alarmNoLeader)
 		if _, err := client.Put(t.Context(), keys.Leader()+"1", "n1"); err != nil {

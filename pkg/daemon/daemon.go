@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -44,6 +45,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/backup"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
@@ -165,6 +167,9 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 			return nil, err
 		}
 	}
+	if err := backup.RemoveUnfinished(filepath.Join(cfg.DataDir, backupFile)); err != nil {
+		return nil, fmt.Errorf("remove a backup that was not sent completely: %w", err)
+	}
 	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the previous daemon: %w", err)
 	}
@@ -184,7 +189,7 @@ func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.servesTLS()}
 	admins := unixsocket.LookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
-	n.http = startHTTP(newHTTPServer(admins, cfg.servesAPI(), log), env.serviceManager, n.listeners.endpoints...)
+	n.http = startHTTP(newHTTPServer(admins, cfg.servesAPI(), log), env.serviceManager, n.startupHeader(), n.listeners.endpoints...)
 
 	n.metrics = startMetrics(cfg, env, n.tls, log)
 
@@ -267,7 +272,7 @@ func (n *Node) connectParts(ctx context.Context) (err error) {
 	// The decisions about ticks.
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	engine := scheduler.Config{
-		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
+		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next, Ref: n.taskRef,
 		Freezes: n.freezes.knownFreezes, Namespaces: n.knownNamespaces, Now: n.env.Now, Cluster: n.record.currentRecord, MayCommit: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
 	}
@@ -363,14 +368,26 @@ func (n *Node) newAPI() (http.Handler, error) {
 	return api.New(api.Config{
 		Logins: logins, LoginRedirect: n.loginRedirect, Address: n.listeners.announcedAddress,
 		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
-		Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
+		Cluster: n.cluster, History: n.currentHistory, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetState: n.states.requestState, Ready: n.health.checkReady,
 		Events: n.events, Ask: n.answerQueries(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		BackupFile: filepath.Join(cfg.DataDir, backupFile), DialEtcd: n.dialEndpoint,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
+}
+
+// backupFile is the file in the data directory with a backup that has not been sent yet.
+const backupFile = "backup.tmp"
+
+// dialEndpoint connects to one endpoint of an etcd that is not embedded.
+func (n *Node) dialEndpoint(ctx context.Context, endpoint string) (*kv.Client, error) {
+	access := n.cfg.etcdAccess()
+	access.Endpoints = []string{endpoint}
+
+	return access.dialEtcd(ctx, n.log)
 }
 
 // newMirror returns a mirror of all keys with a prefix. The node reads from mirrors without a request to etcd; they may
@@ -396,7 +413,7 @@ func (n *Node) newPresence() *presence {
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		mail: n.cfg.mailPolicy(),
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host, BootID: n.env.BootID,
+			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host, BootID: n.env.BootID, BootedAt: task.At(n.env.Now().Add(-n.env.bootTime())),
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the other half is for running attempts
 		},

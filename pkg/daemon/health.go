@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/peerhistory"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
-	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -156,8 +157,25 @@ func (n *Node) newHistoryMonitor() *etcdhistory.Monitor {
 		Node: n.cfg.Name, Cluster: n.store, Revisions: n.revisions, State: n.state,
 		Restored:    func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
 		SetRestored: func(err error) { n.eligibility.setReason(task.IneligibleRestored, err) },
+		Asker:       peerhistory.NewAsker(n.env.Dial, n.tls.dialTLS()),
 		Logger:      n.log.Named("history"),
 	})
+}
+
+// startupHeader returns the header of /healthz until the node has reached etcd: the history that the data directory knows. So whoever
+// restores the cluster sees that a node waits for the other members of its etcd.
+func (n *Node) startupHeader() http.Header {
+	header := http.Header{}
+	cluster, epoch, _ := n.state.History()
+	peerhistory.Status{History: peerhistory.History{Cluster: cluster, Epoch: epoch}}.WriteTo(header)
+
+	return header
+}
+
+// currentHistory returns which history of the cluster the node follows.
+func (n *Node) currentHistory() peerhistory.Status {
+	_, session := n.presence.Session()
+	return peerhistory.Status{History: peerhistory.Of(n.record.currentRecord()), Session: session}
 }
 
 // presentNodes returns the records of the present nodes, from the mirror.
@@ -183,9 +201,9 @@ func (n *Node) mayCommit() error {
 
 // sessionOfOwner returns the session under which the node owns shards, and false while it
 // has none or must not decide anything.
-func (n *Node) sessionOfOwner() (kv.Fence, bool) {
+func (n *Node) sessionOfOwner() (store.Session, bool) {
 	if n.eligibility.ineligibleErr() != nil {
-		return kv.Fence{}, false
+		return store.Session{}, false
 	}
 	return n.presence.Session()
 }

@@ -68,7 +68,8 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 		t.Errorf("the status warns of nothing: %+v, %v", s, err)
 	}
 
-	if k, err := c.client("n2").Cluster.Recover(t.Context()); err != nil || k.Epoch != 2 {
+	began := time.Now()
+	if k, err := c.client("n2").Cluster.Recover(t.Context()); err != nil || int64(k.Epoch) < began.Unix() {
 		t.Fatalf("recover: %+v, %v", k, err)
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {

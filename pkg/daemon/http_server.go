@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -101,6 +102,7 @@ type httpServer struct {
 	handler  atomic.Pointer[http.Handler] // the API or the metrics; nil: it does not exist yet
 	startup  atomic.Pointer[string]       // what the node waits for while there is no handler
 	reporter startupReporter
+	header   http.Header   // of /healthz, while there is no handler
 	closing  chan struct{} // closed when no request is accepted any more, so that streams end
 
 	stopOnce sync.Once
@@ -110,10 +112,10 @@ type httpServer struct {
 }
 
 // startHTTP listens at the endpoints and begins to serve. It tries each endpoint once before it returns; endpoints that
-// fail are retried in the background.
-func startHTTP(server *http.Server, reporter startupReporter, endpoints ...*endpoint) *httpServer {
+// fail are retried in the background. header is sent with /healthz until there is a handler.
+func startHTTP(server *http.Server, reporter startupReporter, header http.Header, endpoints ...*endpoint) *httpServer {
 	s := &httpServer{
-		http: server, reporter: reporter,
+		http: server, reporter: reporter, header: header,
 		closing: make(chan struct{}), stopped: make(chan struct{}), failed: make(chan error, 1),
 	}
 	server.Handler = s
@@ -162,6 +164,7 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	if r.URL.Path == "/healthz" {
+		maps.Copy(w.Header(), s.header)
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprintln(w, "ok")
 		return

@@ -207,6 +207,22 @@ func TestJoin_BringsTheRecordThatItCompared(t *testing.T) {
 	}
 }
 
+// What a lost history may have decided comes from the record that the join has compared, and not from what the node knew before: its
+// mirror of the record may be late.
+func TestJoin_BringsTheGapOfTheRecordThatItCompared(t *testing.T) {
+	j := newJoiner(t)
+	noon := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	restored := task.Restored{BackupTime: task.At(noon), Until: task.At(noon.Add(time.Hour)), Revision: 7}
+	j.kv.before = func() { j.restore(func(c *task.Cluster) { c.Restored = append(c.Restored, restored) }) }
+	_, joined, err := j.joinCluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !joined.Gap.Covers(noon.Add(time.Hour)) || joined.Gap.HasRecord(8) || !joined.Gap.HasRecord(7) {
+		t.Errorf("the session has the gap %+v", joined.Gap)
+	}
+}
+
 // startAfter returns a node that starts on the data directory of a former instance i1 of n1, or on a copy of it.
 func (j *joiner) startAfter() *presence {
 	return &presence{
@@ -227,7 +243,7 @@ func TestJoin_WaitsForTheOriginalOfACopiedDirectory(t *testing.T) {
 		var holding sync.WaitGroup
 		holding.Go(func() {
 			for clock.Sleep(held, announceEvery) {
-				if err := original.store.Announce(held, f, original.nodeRecord(), s.Lease()); err != nil && held.Err() == nil {
+				if err := original.store.Announce(held, f.Fence, original.nodeRecord(), s.Lease()); err != nil && held.Err() == nil {
 					t.Error(err)
 				}
 			}

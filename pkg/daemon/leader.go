@@ -112,6 +112,10 @@ func (n *Node) newBootWatcher() *boots.Watcher {
 			f, _ := n.freezes.knownFreezes()
 			return f
 		},
+		Gap: func() *task.Gap {
+			s, _ := n.presence.Session() // without a session there is no term, in which nothing could be written
+			return s.Gap
+		},
 		MayWrite: n.mayCommit, Now: n.env.Now, Logger: n.log,
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli"
+	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -31,7 +32,7 @@ func (c *cluster) carillon(node string, args ...string) *command {
 	c.t.Cleanup(func() { cancel(); <-r.done })
 	go func() {
 		defer close(r.done)
-		r.code = cli.Main(ctx, args, cli.IO{Out: &r.out, Err: &r.errs, Env: func(name string) string { return env[name] }})
+		r.code = cli.Main(ctx, args, cli.IO{Out: &r.out, Err: &r.errs, RestoreHost: daemon.RestoreHost, Env: func(name string) string { return env[name] }})
 	}()
 	return r
 }

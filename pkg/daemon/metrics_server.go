@@ -41,7 +41,7 @@ func startMetrics(cfg Config, env Environment, tls nodeTLS, log *zap.Logger) *me
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ConnContext: connlimit.Context, ErrorLog: httpLog(log),
 	}
 
-	return &metricsServer{httpServer: startHTTP(server, noReporter{}, e), endpoint: e, limiter: limiter}
+	return &metricsServer{httpServer: startHTTP(server, noReporter{}, nil, e), endpoint: e, limiter: limiter}
 }
 
 // serveRegistry begins to serve the node's metrics.

@@ -93,28 +93,27 @@ type presence struct {
 
 	mu       sync.Mutex
 	session  *kv.Session   // nil: none
-	fence    kv.Fence      // the node's key under that session
+	joined   store.Session // that session as others know it: the node's key under it, and the gap that its join found
 	draining bool          // the process stops
 	told     task.Node     // the last record that was written to etcd
 	failed   error         // the error of the last write of the node's record, or of the last try to join
 	watchers []wake.Signal // sent when the session changes
 }
 
-// Session returns the fence of the current session, and false while there is none. The session may end at any time, so
-// writes compare the fence.
-func (p *presence) Session() (kv.Fence, bool) {
+// Session returns the current session, and false while there is none. The session may end at any time, so writes compare its fence.
+func (p *presence) Session() (store.Session, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	if p.session == nil {
-		return kv.Fence{}, false
+		return store.Session{}, false
 	}
 
 	select {
 	case <-p.session.Done():
-		return kv.Fence{}, false
+		return store.Session{}, false
 	default:
-		return p.fence, true
+		return p.joined, true
 	}
 }
 
@@ -126,11 +125,11 @@ func (p *presence) notifyOnChange(signal wake.Signal) {
 }
 
 // setSession changes the session and sends the signals. A nil session means that there is none.
-func (p *presence) setSession(s *kv.Session, f kv.Fence) {
+func (p *presence) setSession(s *kv.Session, joined store.Session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.session, p.fence = s, f
+	p.session, p.joined = s, joined
 	for _, signal := range p.watchers {
 		signal.Send()
 	}
@@ -173,6 +172,7 @@ func (p *presence) nodeRecord() task.Node {
 	n.NotEvaluated = new(p.entries.NotEvaluated())
 	n.State, n.Running, n.Ineligible, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.gravestReason(), p.state.Leases()
 	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
+	n.OldNodes = p.history.OldNodes(time.Now())
 
 	facts, exceeded := p.facts.Known()
 
@@ -209,18 +209,20 @@ func (p *presence) run(ctx context.Context) error {
 	var lost rejoinBackoff
 
 	for first := true; ; first = false {
-		s, f, err := p.joinCluster(ctx)
+		s, joined, err := p.joinCluster(ctx)
 		if err != nil {
 			return err
 		}
 
+		f := joined.Fence
+
 		p.log.Info("joined the cluster", zap.String("node", p.node.Name), zap.Int64("rev", f.CreateRevision),
 			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
-		p.attempts.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
-		p.setSession(s, f)
-		joined := time.Now()
+		p.attempts.Joined(executor.Session{Fence: f, Gap: joined.Gap, LastRenewal: s.LastRenewal, TTL: s.TTL()})
+		p.setSession(s, joined)
+		since := time.Now()
 		err = p.holdSession(ctx, s, f)
-		p.setSession(nil, kv.Fence{})
+		p.setSession(nil, store.Session{})
 
 		if ctx.Err() != nil {
 			return p.leaveCluster(context.WithoutCancel(ctx), s, f)
@@ -231,7 +233,7 @@ func (p *presence) run(ctx context.Context) error {
 		// lease, so that the next join does not find the key of an earlier session.
 		p.revokeLease(ctx, s)
 
-		if !clock.Sleep(ctx, lost.nextDelay(time.Since(joined))) {
+		if !clock.Sleep(ctx, lost.nextDelay(time.Since(since))) {
 			return ctx.Err()
 		}
 	}
@@ -309,19 +311,19 @@ func (p *presence) logAnnounced(n task.Node) {
 // joinCluster opens a session and registers the node under it. It retries until that succeeds. It returns an error if
 // another process holds the name for longer than a lease, if the cluster's record format is too new, if the cluster has
 // a new epoch (etcdhistory.ErrNewHistory), or if ctx ends.
-func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
+func (p *presence) joinCluster(ctx context.Context) (*kv.Session, store.Session, error) {
 	logged := false
 	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
-		s, f, holder, err := p.tryJoin(ctx)
+		s, joined, holder, err := p.tryJoin(ctx)
 		p.noteWrite(err)
 		switch {
 		case err == nil:
-			return s, f, nil
+			return s, joined, nil
 		case ctx.Err() != nil:
-			return nil, kv.Fence{}, ctx.Err()
+			return nil, store.Session{}, ctx.Err()
 		case errors.Is(err, store.ErrFormat), errors.Is(err, etcdhistory.ErrNewHistory):
-			return nil, kv.Fence{}, err
+			return nil, store.Session{}, err
 		case holder != nil && p.isOurs(holder):
 			// A former process of this data directory holds the name. It is dead, so do not wait for its lease.
 			p.revokeLeases(ctx, holder.Leases)
@@ -331,7 +333,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 			taken = p.env.Now()
 			p.log.Warn("the name is taken, waiting for one lease", zap.String("node", p.node.Name), zap.String("by", holder.Instance), zap.String("at", holder.Address))
 		case holder != nil && p.env.Now().Sub(taken) > p.ttl+2*time.Second:
-			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another name with --name, or stop that instance",
+			return nil, store.Session{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another name with --name, or stop that instance",
 				p.node.Name, holder.Instance, holder.Address, holder.StartedAt.Format(time.RFC3339))
 		case holder == nil:
 			// The name is free or etcd is unavailable, so an earlier holder does not count any more.
@@ -344,7 +346,7 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, erro
 
 		// A random pause, so that nodes that lost their sessions together do not join at the same moment.
 		if !clock.Sleep(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
-			return nil, kv.Fence{}, ctx.Err()
+			return nil, store.Session{}, ctx.Err()
 		}
 	}
 }
@@ -390,46 +392,47 @@ const maxFormerAnnouncements = 2
 
 // tryJoin opens a session and tries once to register. If another instance holds the name, holder is its record. After an
 // error no session is left.
-func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
+func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, joined store.Session, holder *task.Node, err error) {
 	// A node with a stuck component must not become present.
 	if err := p.watchdog.checkAlive(); err != nil {
-		return nil, f, nil, err
+		return nil, joined, nil, err
 	}
 
 	// The join compares the record that is read here. If etcd is restored in between, the comparison fails, and the next
 	// try finds the new epoch.
 	there, err := p.store.Present(ctx)
 	if err != nil {
-		return nil, f, nil, err
+		return nil, joined, nil, err
 	}
 	if !there.Found {
-		return nil, f, nil, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
+		return nil, joined, nil, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
 	}
 	if err := p.history.CheckRecord(there.Cluster); err != nil {
-		return nil, f, nil, err
+		return nil, joined, nil, err
 	}
+	p.history.AskFirst(ctx)
 
 	// Under the new session, the node decides by access records that are at least as new as these (see knownNamespaces).
 	access, err := p.store.FenceRevision(ctx)
 	if err != nil {
-		return nil, f, nil, err
+		return nil, joined, nil, err
 	}
 
 	// The session must not end with ctx: writes under it follow until the node has left.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
 		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.checkAlive, Logger: p.log})
 	if err != nil {
-		return nil, f, nil, err
+		return nil, joined, nil, err
 	}
 
 	// The leader recognizes by JoinedAt that a node has come back since it lost its session.
 	p.node.JoinedAt = task.At(p.env.Now())
 	n := p.nodeRecord()
 
-	f, holder, err = p.store.Register(ctx, n, s.Lease(), there.Record())
+	f, holder, err := p.store.Register(ctx, n, s.Lease(), there.Record())
 	if err != nil {
 		p.revokeLease(ctx, s)
-		return nil, f, holder, err
+		return nil, joined, holder, err
 	}
 
 	if err := p.state.TrustLock(); err != nil {
@@ -440,7 +443,8 @@ func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, hold
 	p.logAnnounced(n)
 	p.access.Store(access)
 
-	return s, f, nil, nil
+	// The gap is that of the record which the join has compared.
+	return s, store.Session{Fence: f, Gap: there.Cluster.Gap()}, nil, nil
 }
 
 // isOurs reports whether the holder of the name is this process or a dead one of this data directory.

@@ -86,6 +86,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.startPart(n.bePresent)
 	presence.startPart(n.states.run)
 	presence.startPart(n.history.Run)
+	presence.startPart(n.history.AskOthers)
 	presence.startPart(n.expiry.run)
 	presence.startPart(func(ctx context.Context) error { return n.hostFiles.watchFiles(ctx, n.announce.Send) })
 

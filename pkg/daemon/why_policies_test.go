@@ -90,8 +90,8 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.answers(t, "n1", []situation{
 		{"queue full", "full", first(task.Skipped, task.ReasonQueueFull), task.VerdictSkipped, []string{"the task already had the maximum number of waiting runs (queue.limit: 1)"}},
 		{"waits in the queue", "full", first(task.Queued, task.ReasonOverlap), task.VerdictWaiting, []string{"another run of the task was active"}},
-		{"dropped", "drops", first(task.Skipped, task.ReasonDropped), task.VerdictSkipped, []string{"it was the oldest waiting run, and a newer tick took its place"}},
-		{"replaced", "replaces", first(task.Cancelled, task.ReasonReplaced), task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it (the run of"}},
+		{"dropped", "drops", first(task.Skipped, task.ReasonDropped), task.VerdictSkipped, []string{"it was the oldest that waited, and a newer tick or ended run took its place"}},
+		{"replaced", "replaces", first(task.Cancelled, task.ReasonReplaced), task.VerdictCancelled, []string{"was cancelled: a newer tick or ended run replaced it (the run of"}},
 		{"max_active", "crowd", first(task.Queued, task.ReasonLimit), task.VerdictWaiting, []string{"the task already had as many active runs as max_active allows"}},
 		{"start deadline", "hurries", first(task.Missed, task.ReasonDeadline), task.VerdictMissed, []string{"it could not start before its start deadline"}},
 		{"no node before its deadline", "nowhere", first(task.Missed, task.ReasonNoNode), task.VerdictMissed, []string{"no available node matches its selector"}},

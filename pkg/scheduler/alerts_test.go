@@ -481,12 +481,12 @@ type hangingAlerts struct {
 	from time.Time
 }
 
-func (h *hangingAlerts) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
+func (h *hangingAlerts) ReadToEvaluate(ctx context.Context, refs []record.Ref, readsDead bool) (store.AlertReading, error) {
 	if time.Now().After(h.from) {
 		<-ctx.Done()
 	}
 
-	return h.Store.ReadToEvaluate(ctx, refs)
+	return h.Store.ReadToEvaluate(ctx, refs, readsDead)
 }
 
 // A node whose evaluator hangs announces that within five minutes.

@@ -37,6 +37,12 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 			s.applyPart(ev)
 		case record.KindRevised:
 			s.applyRevised(ev)
+		case record.KindTrigger:
+			s.applyTrigger(ev)
+		case record.KindSubscriber:
+			s.records.Links.ApplySubscriber(ev)
+		case record.KindSent:
+			s.records.Links.ApplyCursor(ev)
 		}
 
 		if len(s.aside.retryAt) > 0 {
@@ -89,8 +95,15 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 
 	s.rows.Touch(t)
 
+	wasPaused, generation := t.Paused, t.Generation
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
 	err := s.records.ReadEntry(t, ev.Value, s.ports.definitions)
+
+	// Each pause has records of its own, so that a resume can count what it has dropped.
+	if t.Paused != wasPaused || t.Generation != generation {
+		s.endTriggerSpan(t)
+	}
+
 	if err != nil {
 		s.addNotice(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
@@ -104,7 +117,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	s.rescheduleTask(t)
 
 	// Waiting runs may start, or must end, under the new version.
-	if t.Activity != nil || t.DependsOnPast() {
+	if t.Activity != nil || t.DependsOnPast() || s.hasTriggers(t) {
 		s.agenda.examineNext(t)
 	}
 }
@@ -112,6 +125,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 // noEntry removes a task's entry. Waiting and active runs of the task stay, until they have ended.
 func (s *shardState) noEntry(t *state.Task) {
 	s.endSpan(t)
+	s.endTriggerSpan(t)
 	s.rows.Touch(t)
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
 	t.Text, t.UIDLen = t.Text[:t.NameLen], 0
@@ -174,7 +188,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	}
 
 	// Seen is when this owner first received the record. It limits how long a retry waits (see NotBefore).
-	q := &state.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
+	q := &state.Waiting{Waiting: decoded, Mod: ev.Mod, Create: ev.Create, Seen: now.UnixMilli()}
 	if i >= 0 && t.Queue()[i].Mod == q.Mod {
 		q.Seen = t.Queue()[i].Seen // the same version, delivered twice
 	}
@@ -236,6 +250,11 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		s.ports.ends.AddEnded(now, e.Failed())
 	}
 
+	// Dependents are started only by new ends of runs. The regular look at all sources covers what cannot be decoded here.
+	if outcome != 0 && ev.Mod == ev.Create {
+		s.requestSend(t)
+	}
+
 	if t.Bad {
 		return
 	}
@@ -268,6 +287,7 @@ func trimAfter(t *state.Task) int {
 func (s *shardState) trimOf(t *state.Task, ev *store.ShardEvent) background.Trim {
 	job := background.Trim{
 		Fences: s.fences, Ref: t.Ref(s.records.Shard), UID: t.UID(), Created: t.Create, History: t.Policy.History, Schedule: t.Schedule(), Added: int(t.Added),
+		IsWorkflow: t.IsWorkflow(),
 	}
 	if t.CountsFailures() {
 		// This end and those after it are not counted yet. Keep them.
@@ -299,11 +319,16 @@ func (s *shardState) trimDead(t *state.Task) {
 		return
 	}
 
-	if t.Dead++; int(t.Dead) < background.TrimAfter(store.KeepDead, 0) {
+	keep := store.KeepDead
+	if t.IsWorkflow() {
+		keep = store.KeepDeadFlows
+	}
+
+	if t.Dead++; int(t.Dead) < background.TrimAfter(keep, 0) {
 		return
 	}
 
-	if s.ports.trims.Ask(background.Trim{Fences: s.fences, Ref: t.Ref(s.records.Shard), Dead: true}) {
+	if s.ports.trims.Ask(background.Trim{Fences: s.fences, Ref: t.Ref(s.records.Shard), Dead: true, IsWorkflow: t.IsWorkflow()}) {
 		t.Dead = 0
 	} else {
 		t.Dead-- // the task's next dead run asks again
@@ -330,8 +355,8 @@ func (s *shardState) applyAttemptEnd(t *state.Task, run string, rev int64) {
 	s.rows.Touch(t)
 	t.DropIdleActivity()
 
-	// A waiting run may have waited for this end. If the task is gone, it may be forgotten.
-	if t.Activity != nil || !t.Present || t.DependsOnPast() {
+	// A waiting run or a trigger may have waited for this end. If the task is gone, it may be forgotten.
+	if t.Activity != nil || !t.Present || t.DependsOnPast() || s.hasTriggers(t) {
 		s.agenda.examineNext(t)
 	}
 }
@@ -361,7 +386,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 
 // addFoundAttempt adds an attempt that was found in an inbox to the active ones, and counts a slot of its node.
 func (s *shardState) addFoundAttempt(t *state.Task, a state.Attempt) {
-	a.Pool, a.Found = t.Pool(), true
+	a.Pool, a.Found = t.PoolOf(a.Run), true
 	if tick, ok := task.TimeOfRunID(a.Run); ok {
 		a.Since = tick.UnixMilli()
 	}

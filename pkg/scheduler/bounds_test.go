@@ -201,7 +201,7 @@ func TestInARow(t *testing.T) {
 	for text, want := range map[string]int{"": 2, "f": 3, "ftl": 5, "s": 0, "fsf": 1, "ckm": 2, "fcf": 4, "fs": 0} {
 		var ends []state.End
 		for i, c := range []byte(text) {
-			ends = append(ends, state.End{Mod: int64(i), State: states[c]})
+			ends = append(ends, state.End{Create: int64(i), State: states[c]})
 		}
 
 		if got := state.InARow(2, ends); got != want {

@@ -60,12 +60,20 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		case record.KindPart:
 			delete(s.purges, ev.Key)
 			s.applyPart(&ev)
+		case record.KindTrigger:
+			s.applyTrigger(&ev)
+
+			// An older event of the record may still be on its way. It must not bring the trigger back.
+			if ev.Deleted {
+				s.gone[ev.Key] = ev.Mod
+			}
 		case record.KindEnded, record.KindDead:
 			// If the record still exists, the watch or the reconciliation reports it again.
 			delete(s.purges, ev.Key)
 
-			// A range of skipped ticks cannot be extended: its record has changed or was deleted.
+			// A range of skipped ticks or triggers cannot be extended: its record has changed or was deleted.
 			s.endSpan(t)
+			s.endTriggerSpan(t)
 		}
 
 		s.agenda.examineNext(t)

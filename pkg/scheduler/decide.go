@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -71,7 +72,13 @@ func (p *plan) decideNextTick(t *state.Task) bool {
 		more++ // a dead letter
 	}
 
-	size := more * roomForRecord
+	plans, planSize := p.roomToBegin(t)
+	if plans > 0 {
+		plans++ // a dead letter, if the namespace does not allow one of its steps
+	}
+	more += plans
+
+	size := more*roomForRecord + planSize
 
 	if !covered || more > 0 || t.Policy.MaxRuns > 0 || t.Policy.Sticky() {
 		more++ // the entry
@@ -99,7 +106,7 @@ func (p *plan) decideNextTick(t *state.Task) bool {
 		p.setEntryFrom(t, t.Next)
 	}
 
-	if late != nil && !p.isFrozen(t) {
+	if late != nil && !p.isFrozen(t) && !p.s.isRestored(late.Create) {
 		p.startWaiting(t, late)
 	}
 
@@ -114,10 +121,15 @@ func (p *plan) setEntryFrom(t *state.Task, from int64) {
 	p.changeEntry(t, func(e *entryChanged) { e.from = from })
 }
 
-// decideTick gives a tick that is due now its outcome: skipped if its task is frozen, missed if its start
-// deadline has passed, and otherwise what the overlap policy says. A tick that may fire but gets no node or
+// decideTick gives a tick that is due now its outcome: missed if a lost history may have decided it, skipped if its task is frozen,
+// missed if its start deadline has passed, and otherwise what the overlap policy says. A tick that may fire but gets no node or
 // no catch-up token waits in the queue. The caller has made room in the commit.
 func (p *plan) decideTick(t *state.Task, tick int64, id, trigger string) {
+	if gap := p.s.fences.Gap; gap != nil && gap.Covers(state.Instant(t.Due(tick))) {
+		p.missLost(t, tick)
+		return
+	}
+
 	if p.isFrozen(t) {
 		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
 		return
@@ -189,11 +201,9 @@ func (p *plan) fireTick(t *state.Task, tick int64, id, trigger string) (reason s
 		return task.ReasonCatchUp
 	}
 
-	if t.Policy.Target.FansOut() {
-		f, reason := p.planFanOut(t)
-		if reason == "" {
-			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
-		} else if paced {
+	if t.Policy.Target.FansOut() || t.IsWorkflow() {
+		reason = p.fireParent(t, tick, id, trigger)
+		if reason != "" && paced {
 			p.reserved.returnToken()
 		}
 
@@ -224,6 +234,20 @@ func (p *plan) fireTick(t *state.Task, tick int64, id, trigger string) (reason s
 	return ""
 }
 
+// fireParent begins the run of a tick that has parts. The result is that of fireTick.
+func (p *plan) fireParent(t *state.Task, tick int64, id, trigger string) (reason string) {
+	if t.IsWorkflow() {
+		return p.fireFlow(t, tick, id, trigger)
+	}
+
+	f, reason := p.planFanOut(t)
+	if reason == "" {
+		p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
+	}
+
+	return reason
+}
+
 // newTickRun returns the run that a tick becomes, with its start deadline.
 func (p *plan) newTickRun(t *state.Task, tick int64, id, trigger string) task.Run {
 	run := p.newRun(t, tick, id, trigger)
@@ -238,6 +262,9 @@ func (p *plan) newRun(t *state.Task, tick int64, id, trigger string) task.Run {
 		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
 		ScheduledTime: task.At(state.Instant(tick)), Trigger: trigger, Owner: p.s.ports.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
+	if t.Bad {
+		return r // its ticks are not known
+	}
 	if due := t.Due(tick); due != tick {
 		r.DueAt = task.At(state.Instant(due))
 	}
@@ -249,7 +276,20 @@ func (p *plan) newRun(t *state.Task, tick int64, id, trigger string) task.Run {
 // the run was in the queue. From now on the plan starts no other run of the task, so that their fencing tokens
 // differ (G11).
 func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
-	p.reserved.reserveSlot(n, t.Pool())
+	a := &p.attempt
+	a.Generation = int64(t.Generation)
+	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
+	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
+	a.Output = p.outputOf(t)
+	a.Values = nil // the plan may have started a step before, whose values are still there
+
+	p.dispatchAttempt(t, n, t.PoolOf(a.ID), t.Action(), waited)
+}
+
+// dispatchAttempt puts the attempt in p.attempt, which has what its definition says, into the inbox of a node. action is its action as
+// JSON, and pool the slots of which one has been counted.
+func (p *plan) dispatchAttempt(t *state.Task, n *task.Node, pool placement.Pool, action string, waited bool) {
+	p.reserved.reserveSlot(n, pool)
 	p.changeOf(t).started = true
 
 	a := &p.attempt
@@ -265,21 +305,21 @@ func (p *plan) dispatchRun(t *state.Task, n *task.Node, waited bool) {
 	caughtUp := t.JoinsLate() && p.startsLate(t, &a.Run)
 
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore, a.NotBeforeBy = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}, ""
-	a.Instance, a.Generation = n.Instance, int64(t.Generation)
-	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
-	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
-	a.Output = p.outputOf(t)
+	a.Instance = n.Instance
 
 	// The attempt carries its own lost_after. From now on the owner and the node both use this value,
 	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
 	// lost (G17).
 	a.LostAfter = p.settings.cluster.LostAfterWithLease(n.LeaseTTL)
-	// The entry of a task with the sticky strategy names the node of its runs, except those for which a request named one.
-	if t.Policy.Sticky() && a.TargetNode == "" && p.ownFields(t).Node != n.Name {
+	// The entry of a task with the sticky strategy names the node of its runs, except those for which a request named one. A step can
+	// only be of a run that began before the task stopped being a workflow.
+	if t.Policy.Sticky() && a.TargetNode == "" && a.Step == "" && p.ownFields(t).Node != n.Name {
 		p.changeEntry(t, func(e *entryChanged) { e.own.Node = n.Name })
 	}
 
-	p.dispatched = append(p.dispatched, attemptDispatched{task: t, run: a.ID, node: n.Name, probeUntil: probeUntil, caughtUp: caughtUp, record: a, session: n.Revision, waited: waited})
+	p.dispatched = append(p.dispatched, attemptDispatched{
+		task: t, run: a.ID, node: n.Name, pool: pool, probeUntil: probeUntil, caughtUp: caughtUp, record: a, action: action, session: n.Revision, waited: waited,
+	})
 	p.addEffect(&p.dispatched[len(p.dispatched)-1])
 }
 
@@ -388,7 +428,7 @@ func (p *plan) missTicks(t *state.Task, m tickpolicy.MissedTicks) {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
 
-	r.Message = p.s.opening.DescribeMissed(m.Reason, p.s.ports.node, &p.s.records, t, p.now)
+	r.Message = p.describeMissed(t, m.Reason)
 	p.commit.Record(t.Ref(p.s.records.Shard), r)
 	p.counts.addNotRun(task.Missed, m.Reason, m.Count)
 }
@@ -475,17 +515,27 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 	if p.full {
 		return false
 	}
+
+	// What a lost history may have decided is missed, whether the task is frozen or not. A freeze skips the ticks that are due later, in
+	// the next commit.
+	complete := true
 	if p.isFrozen(t) {
-		return p.skipFrozen(t, upTo)
+		if !p.s.isLost(t) {
+			return p.skipFrozen(t, upTo)
+		}
+		if until := p.s.lostUntil().UnixMilli(); until < upTo {
+			upTo, complete = until, false
+		}
 	}
 
-	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.At}
+	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.At, LostUntil: p.s.lostUntil()}
 	c := tickpolicy.DecideLate(l, state.NewMissedSchedule(t), state.Instant(t.Next-1), state.Instant(upTo), p.now)
 
 	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
 	// record.
 	drops := t.TicksToDrop(p.now.UnixMilli())
-	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
+	plans, planSize := p.roomToBegin(t)
+	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops+2*plans, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord+planSize) {
 		return false
 	}
 
@@ -496,7 +546,6 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 		p.missTicks(t, m)
 	}
 
-	complete := true
 	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
 		if p.now.Sub(state.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
@@ -524,7 +573,7 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
 			p.decideShadowTick(t, at, id, trigger)
-		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
+		case i == 0 && t.Policy.Rule.LateGoesFirst(t.Doing(p.now.UnixMilli())) && p.fireTick(t, at, id, trigger) == "":
 		default:
 			// All other ticks wait for their turn, one after another. The limit of the queue does not count
 			// them.
@@ -547,13 +596,6 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 	p.examineAfterCommit(t)
 
 	return complete
-}
-
-// goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
-// policy that limits active runs, no tick waits.
-func (p *plan) goesFirst(t *state.Task) bool {
-	d := t.Doing(p.now.UnixMilli())
-	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
 
 // skipFrozen decides all undecided ticks of a frozen task up to upTo (Unix milliseconds). All are skipped,

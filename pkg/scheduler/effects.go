@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -32,20 +33,22 @@ func (p *plan) addEffect(e effect) {
 type attemptDispatched struct {
 	task       *state.Task
 	run, node  string
+	pool       placement.Pool
 	probeUntil int64 // see state.Attempt
 	caughtUp   bool  // see state.Attempt
 
 	// The rest is for writeTo only.
 	record  *task.Assigned // the plan's scratch space
+	action  string         // as JSON
 	session int64          // create revision of the node's key, which the commit compares
 	waited  bool           // the run was in the queue, so an earlier attempt may have had the same key
 }
 
 func (a *attemptDispatched) writeTo(c *store.Commit) {
 	if a.waited {
-		c.Dispatch(a.record, a.task.Action(), a.session)
+		c.Dispatch(a.record, a.action, a.session)
 	} else {
-		c.Claim(a.record, a.task.Action(), a.session)
+		c.Claim(a.record, a.action, a.session)
 	}
 }
 
@@ -53,7 +56,7 @@ func (a *attemptDispatched) writeTo(c *store.Commit) {
 // thus the attempt's fencing token.
 func (a *attemptDispatched) applyTo(s *shardState, rev int64, now time.Time) {
 	s.addActiveAttempt(a.task, &state.Attempt{
-		Run: a.run, Node: a.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: a.probeUntil, CaughtUp: a.caughtUp, Pool: a.task.Pool(),
+		Run: a.run, Node: a.node, Create: rev, Since: now.UnixMilli(), ProbeUntil: a.probeUntil, CaughtUp: a.caughtUp, Pool: a.pool,
 	})
 	a.task.NoteTurn(a.node)
 }
@@ -122,7 +125,7 @@ type runEnqueued struct {
 func (e runEnqueued) writeTo(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.run.Waiting) }
 
 func (e runEnqueued) applyTo(s *shardState, rev int64, _ time.Time) {
-	e.run.Mod = rev
+	e.run.Mod, e.run.Create = rev, rev
 	s.applyEnqueued(e.task, e.run)
 }
 
@@ -167,7 +170,7 @@ func (r runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
 
 	// The next plan forgets a task that has nothing left, or draws the conclusions from the end of its
 	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
-	if r.task.Empty() || r.task.DependsOnPast() {
+	if r.task.Empty() || r.task.DependsOnPast() || s.hasTriggers(r.task) {
 		s.agenda.examineNext(r.task)
 	}
 }
@@ -260,11 +263,11 @@ func (r runLost) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.applyAttemptEnd(r.task, r.attempt.Run, rev+1)
 
 	if r.next == nil {
-		s.notePartEnded(r.task, r.attempt.Run, r.end.AsPart(), rev)
+		s.notePartEnded(r.task, r.attempt.Run, r.end.AsPart(), nil, rev)
 		return
 	}
 
-	r.next.Mod = rev
+	r.next.Mod, r.next.Create = rev, rev
 	s.applyEnqueued(r.task, r.next)
 }
 
@@ -288,7 +291,7 @@ func (e partEnded) writeTo(c *store.Commit) {
 }
 
 func (e partEnded) applyTo(s *shardState, rev int64, _ time.Time) {
-	s.notePartEnded(e.task, e.end.ID, e.end.AsPart(), rev)
+	s.notePartEnded(e.task, e.end.ID, e.end.AsPart(), nil, rev)
 }
 
 // recordPurged deletes a history record whose task no longer exists, or a record of a part whose run has

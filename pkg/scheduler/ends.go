@@ -87,7 +87,7 @@ func (p *plan) mayAskCancel(t *state.Task, a *state.Attempt) bool {
 		return true
 	}
 
-	return !p.isFrozen(t) && t.Replaces(p.now.UnixMilli())
+	return !p.isFrozen(t) && t.ReplacesAttempt(a, p.now.UnixMilli())
 }
 
 // askCancel requests that the node of an attempt ends it. The reason is one of: the task was deleted, the
@@ -116,7 +116,10 @@ func (p *plan) askCancel(t *state.Task, a *state.Attempt) {
 func (p *plan) loseAttempt(t *state.Task, a *state.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
-	end.Message = a.Watch.Held.LostMessage()
+	if p.s.isRestored(a.Create) {
+		end.Reason = task.ReasonRestored
+	}
+	end.Message = p.s.lostMessage(a.Create, a.Watch.Held.LostMessage())
 	var next *state.Waiting
 
 	switch {
@@ -192,7 +195,7 @@ func (p *plan) countEnds(t *state.Task) {
 	// A pause that would end by itself becomes one without an end.
 	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
 	p.changeEntry(t, func(e *entryChanged) {
-		e.own.Failures, e.own.Counted = failures, ends[len(ends)-1].Mod
+		e.own.Failures, e.own.Counted = failures, ends[len(ends)-1].Create
 		if pause {
 			e.paused = true
 			e.own.Pauses = state.PausedByFailures(e.own.Pauses, failures, p.now)
@@ -255,7 +258,7 @@ const ttlDeletedBy = "carillon"
 // compares the entry, so an edit in the meantime prevents it (G25). Until then, each reason to wait is
 // noted with the time at which it ends.
 func (p *plan) deleteExpired(t *state.Task) {
-	if t.Policy.TTL == 0 || t.Timing.Manual || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
+	if t.Policy.TTL == 0 || t.Timing.Manual || t.Next != 0 || !t.Idle() || p.changesEntry(t) || p.s.hasTriggers(t) {
 		return
 	}
 
@@ -286,10 +289,19 @@ func (p *plan) deleteExpired(t *state.Task) {
 		return
 	}
 
+	// The only trace of what a lost history may have done stays long enough to be looked at.
+	if g := p.s.fences.Gap; g != nil && t.Past.HasRestored {
+		if until := g.Restored.At.Add(keepRestored); p.now.Before(until) {
+			p.s.agenda.examineAgainAt(t, until)
+			return
+		}
+	}
+
 	// The deletion can fail or be dropped without notice. Check again later in any case.
 	p.s.agenda.examineAgainAt(t, p.now.Add(ttlDeletionRetry))
 
-	if t.BeingDeleted() {
+	// A task after which others run stays: the deletion would fail.
+	if t.BeingDeleted() || p.s.records.Links.IsSource(t.FullName()) {
 		return
 	}
 
@@ -302,6 +314,9 @@ func (p *plan) deleteExpired(t *state.Task) {
 	t.Past.Deletion = b
 	p.deletions = append(p.deletions, b)
 }
+
+// keepRestored is how long after a restore a task is kept of which a run or a tick may have been lost, whatever its ttl is.
+const keepRestored = 7 * 24 * time.Hour
 
 // ttlDeletionRetry is the time after which a deletion that has not succeeded is requested again.
 const ttlDeletionRetry = 10 * time.Second

@@ -75,6 +75,8 @@ type Config struct {
 	Store       Store
 	Fleet       *placement.Fleet // the nodes that may get runs; shared by all shards
 	NextAttempt NextAttempt      // required
+	// Ref returns the reference of a task, whose shard may be another node's. If it is nil, all tasks are in shard 0.
+	Ref func(namespace, name string) record.Ref
 	// ClearedAfter is how long a node must be absent before its attempts are lost, if its instance is
 	// proved dead. The default is 2 s.
 	ClearedAfter time.Duration
@@ -112,6 +114,7 @@ type Engine struct {
 	freezes      freezes
 	scans        *node.ActiveScanner
 	trims        *background.Trimmer
+	sender       *background.Sender
 	ttlDeleter   *background.Deleter
 	pastRuns     *background.PastReader
 	reconciler   *background.Reconciler
@@ -125,6 +128,7 @@ type Engine struct {
 	metrics      *node.Metrics
 
 	definitions *state.SharedDefinitions
+	plans       *state.FlowPlans
 
 	made     time.Time    // origin of the monotonic times in progress
 	progress progress     // when any worker last made progress
@@ -150,6 +154,10 @@ func New(cfg Config) *Engine {
 		cfg.Freezes = func() (*task.Freezes, int64) { return nil, 0 }
 	}
 
+	if cfg.Ref == nil {
+		cfg.Ref = func(namespace, name string) record.Ref { return record.Ref{Namespace: namespace, Name: name} }
+	}
+
 	if cfg.ClearedAfter == 0 {
 		cfg.ClearedAfter = 2 * time.Second
 	}
@@ -157,7 +165,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: node.NewActiveScanner(cfg.Store.ScanActive), trims: background.NewTrimmer(cfg.Store, cfg.Cluster, cfg.Now, cfg.Logger),
 		metrics: node.NewMetrics(cfg.Registerer), patience: differenceTimeout, workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: state.NewSharedDefinitions(),
+		loads: make(slots, loadsAtOnce), preloadSlots: make(slots, preloadsAtOnce()), definitions: state.NewSharedDefinitions(), plans: state.NewFlowPlans(state.MaxFlowPlans),
 	}
 	e.ttlDeleter = background.NewDeleter(cfg.Store, e.metrics.Expired.Inc, cfg.Logger)
 	e.reconciler = background.NewReconciler(cfg.Store, e.openShards, cfg.Logger)
@@ -166,6 +174,10 @@ func New(cfg Config) *Engine {
 	}
 
 	e.pastRuns = background.NewPastReader(cfg.Store, cmp.Or(cfg.PastRate, background.DefaultPastRate), func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil }, cfg.Logger)
+	e.sender = background.NewSender(background.SenderConfig{
+		Store: cfg.Store, Ref: cfg.Ref, Now: cfg.Now, Overdue: func() bool { return e.Overdue(cfg.Now(), readmodel.OverdueAfter) != nil },
+		CountSent: func(n int) { e.metrics.TriggersSent.Add(float64(n)) }, Logger: cfg.Logger,
+	})
 	e.pace = node.NewCatchUpLimiter(e.catchUpRate)
 	e.scanLimit = node.NewScanLimiter()
 	e.evaluator = evaluator.New(evaluator.Config{
@@ -223,6 +235,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.Run(ctx) })
 	g.Go(func() error { return e.trims.Run(ctx) })
+	g.Go(func() error { return e.sender.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.pastRuns.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
@@ -405,8 +418,10 @@ type Store interface {
 	attemptReader
 	background.ListingStore
 	recordReader
+	planReader
 	background.PastStore
 	background.HistoryTrimmer
+	background.TriggerStore
 	background.TaskExpirer
 	evaluator.Store
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -269,6 +271,39 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 
 	if n := w.own("a").Failures; n != 2 {
 		t.Errorf("%d failures are counted", n)
+	}
+}
+
+// A record that is written again, as when the output of its run is deleted, is not another failure.
+func TestPauseAfterFailures_OfARewrittenRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1", "n2").judged()
+	w.create("a", every("10s"), pauseAfter(3))
+	h := w.work("n1")
+	h.decide(10)
+	w.endAs("a", task.Failed, 11)
+	h.decide(20)
+	w.endAs("a", task.Failed, 21)
+	h.decide(22)
+
+	rewrite := func() {
+		t.Helper()
+		prefix := w.store.Keys().HistoryOf(ref("a"))
+		res, err := w.etcd.Get(w.ctx, prefix, clientv3.WithPrefix(), clientv3.WithLimit(1))
+		w.ok(err)
+		w.put(string(res.Kvs[0].Key), string(res.Kvs[0].Value))
+	}
+
+	rewrite()
+	h.decide(23)
+	if e := w.entry("a"); e.Paused || w.own("a").Failures != 2 {
+		t.Errorf("paused %t, %d failures in a row", e.Paused, w.own("a").Failures)
+	}
+
+	rewrite()
+	w.work("n2").decide(24)
+	if e := w.entry("a"); e.Paused || w.own("a").Failures != 2 {
+		t.Errorf("after a failover: paused %t, %d failures in a row", e.Paused, w.own("a").Failures)
 	}
 }
 

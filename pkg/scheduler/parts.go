@@ -1,10 +1,12 @@
 package scheduler
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -68,11 +70,18 @@ func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 // have ended.
 func (p *plan) fanOut(t *state.Task, run task.Run, f *task.Fan) {
 	p.endSpan(t)
+	if f.Flow != nil {
+		p.putRunData(t, run.ID)
+	}
 
 	// The run counts as active from the next plan on, so the queue must wait for that (G8).
 	p.changeOf(t).started = true
 	p.addEffect(runEnqueued{t, &state.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
 	p.examineAfterCommit(t)
+
+	if !run.HasTick() {
+		return
+	}
 
 	if t.Policy.MaxRuns > 0 {
 		p.countRun(t, run.ScheduledTime.UnixMilli())
@@ -86,18 +95,31 @@ func (p *plan) fanOut(t *state.Task, run task.Run, f *task.Fan) {
 func (p *plan) startParent(t *state.Task, q *state.Waiting) bool {
 	// A run that repeats the failed parts of another has its fan from the API.
 	f, reason := q.Fan, ""
-	if f == nil {
+	var err error
+	begins := f == nil
+	switch {
+	case begins && t.IsWorkflow():
+		f, reason, err = p.beginFlow(t)
+	case begins:
 		f, reason = p.planFanOut(t)
+	case f.Flow != nil:
+		reason, err = p.retryFlow(t, q)
 	}
 
-	if reason != "" {
+	if reason != "" || err != nil {
 		if q.Paced() {
 			p.reserved.returnToken()
 		}
-		return p.waitsFor(t, q, reason)
+		if failed := (*flowError)(nil); errors.As(err, &failed) {
+			return p.failQueued(t, q, failed.reason, failed.message)
+		}
+
+		// A plan is read before the next decision, so nobody needs to know that the run waits for it.
+		return reason == task.ReasonPlan || p.waitsFor(t, q, reason)
 	}
 
-	if !p.reserveRoom(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
+	records, size := p.roomToBegin(t)
+	if !p.reserveRoom(t, 2+records, roomForTask(t)+roomForCheckpoints(f)+size) {
 		if q.Paced() {
 			p.reserved.returnToken()
 		}
@@ -105,6 +127,9 @@ func (p *plan) startParent(t *state.Task, q *state.Waiting) bool {
 	}
 
 	p.commit.GuardEntry(t.FullName(), t.Mod)
+	if begins && f.Flow != nil {
+		p.putRunData(t, q.ID) // a retry has its data from the API
+	}
 	w := q.Waiting
 	w.Run = p.beginFanOut(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
@@ -131,6 +156,10 @@ type parentRun struct {
 // assigns the next part if it may. It assigns at most one part in a plan. It returns false if the commit
 // has no room.
 func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
+	if r.q.Fan.Flow != nil {
+		return r.decideFlow(what)
+	}
+
 	f := r.q.Fan
 	r.ended, r.succeeded = r.t.CountEnded(r.q)
 
@@ -141,6 +170,8 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	switch {
 	case active == 0 && (ending || len(f.Left) == 0):
 		return r.endRun()
+	case !ending && r.plan.s.isRestored(r.q.Create):
+		return r.cancelRun(task.ReasonRestored)
 	case !ending && what == tickpolicy.TurnReplaced:
 		return r.cancelRun(task.ReasonReplaced)
 	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.plan.isFrozen(r.t):
@@ -207,6 +238,13 @@ func (r *parentRun) cancelRun(reason string) bool {
 	r.plan.commit.GuardEntry(r.t.FullName(), r.t.Mod)
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
+
+	// Without its plan, no cleanup can run. Cleanup of a run of the backup may have run before.
+	if f.Flow != nil && (reason == task.ReasonBadRecord || r.plan.s.isRestored(r.q.Create)) {
+		w.Fan = state.CopyFlow(f)
+		w.Fan.Flow.Forced = true
+	}
+
 	r.rewriteQueueRecord(w)
 
 	return true
@@ -223,11 +261,14 @@ func (r *parentRun) endRun() bool {
 	}
 
 	end := state.ConcludeParts(t, q, r.plan.now)
+	if end.State == task.Lost {
+		end.Message = r.plan.s.fences.Gap.String()
+	}
 	ref := t.Ref(r.plan.s.records.Shard)
 	r.plan.dequeueRun(t, q)
 	r.plan.commit.Record(ref, end)
 
-	if end.State == task.Failed {
+	if end.State == task.Failed || end.State == task.Lost {
 		r.plan.commit.PutParentDeadLetter(ref, end, q.Env)
 	}
 
@@ -311,17 +352,26 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 
 	s.applyAttemptEnd(t, ev.Run, ev.Mod)
 	end, err := record.DecodeEnded(ev.ShardKey, ev.Value)
+	if err == nil && !end.State.Final() {
+		err = errors.New("it has no final state")
+	}
 	if err != nil {
 		// A record that cannot be read counts as a failure, so that the run can end (G19).
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
 		s.addNotice(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
 	}
 
-	s.notePartEnded(t, ev.Run, end.AsPart(), ev.Mod)
+	// Other steps may need all results of a step, which are not part of what the record of its run keeps.
+	var results map[string]string
+	if end.Step != "" && end.Item == nil {
+		results = end.Results
+	}
+
+	s.notePartEnded(t, ev.Run, end.AsPart(), results, ev.Mod)
 }
 
-// notePartEnded notes that a part has ended. mod is the revision of its record.
-func (s *shardState) notePartEnded(t *state.Task, id string, p task.Part, mod int64) {
+// notePartEnded notes that a part has ended. mod is the revision of its record. results has the results of a step without map.
+func (s *shardState) notePartEnded(t *state.Task, id string, p task.Part, results map[string]string, mod int64) {
 	parent, _, ok := task.ParentOf(id)
 	if !ok {
 		return
@@ -332,7 +382,7 @@ func (s *shardState) notePartEnded(t *state.Task, id string, p task.Part, mod in
 		l.Returned = map[string]state.Returned{}
 	}
 
-	l.Returned[id] = state.Returned{Part: p, Parent: parent, Mod: mod}
+	l.Returned[id] = state.Returned{Part: p, Parent: parent, Mod: mod, Results: results}
 	s.agenda.examineNext(t)
 }
 
@@ -355,6 +405,9 @@ func (p *plan) forgetParts(t *state.Task) {
 
 // partRun returns the run record of a part before its first attempt.
 func (r *parentRun) partRun(index int) task.Run {
+	if r.q.Fan.Flow != nil {
+		return state.StepRun(r.q, r.q.Fan, index, r.plan.s.ports.node, r.plan.now)
+	}
 	return state.PartRun(r.q, index, r.plan.s.ports.node, r.plan.now)
 }
 
@@ -390,13 +443,13 @@ func (r *parentRun) assignNextPart() (done, ok bool) {
 			continue
 		case r.plan.isStarting(t):
 			// The commit starts a run of the task already (G11). The next commit continues.
-			r.plan.s.ports.placement.Release(n.Name, t.Pool())
+			r.plan.s.ports.placement.Release(n.Name, r.poolOf(index))
 			r.plan.examineAfterCommit(t)
 			return false, true
 		}
 
 		if !r.plan.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			r.plan.s.ports.placement.Release(n.Name, t.Pool())
+			r.plan.s.ports.placement.Release(n.Name, r.poolOf(index))
 			return false, false
 		}
 
@@ -502,6 +555,11 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	return true, true
 }
 
+// poolOf returns whose slots a part takes.
+func (r *parentRun) poolOf(index int) placement.Pool {
+	return r.t.PoolOf(task.PartID(r.q.ID, index))
+}
+
 // nodeOf chooses the node of a part and counts a slot of it. A part with its own node gets only that
 // one. gone means that this node has been away for lost_after. If ok is false, no slot is counted. part is
 // the part's queue record if it has had attempts, else nil.
@@ -510,19 +568,19 @@ func (r *parentRun) nodeOf(index int, part *state.Waiting) (n *task.Node, gone, 
 
 	// The part may run on any node.
 	if index >= len(q.Fan.Nodes) {
-		n, ok = r.plan.pickPart(t, index, part)
+		n, ok = r.plan.pickPart(t, task.PartID(q.ID, index), part)
 		return n, false, ok
 	}
 
 	name := q.Fan.Nodes[index]
-	if n, ok = r.plan.s.ports.placement.ReserveNamed(name, t.Want(), r.plan.now); ok {
+	if n, ok = r.plan.s.ports.placement.ReserveNamed(name, t.WantOf(task.PartID(q.ID, index)), r.plan.now); ok {
 		if r.plan.namespaceOf(t).accepts(n) {
 			delete(q.Parts.Away, name)
 			return n, false, true
 		}
 
 		// The namespace's selector has changed since the run began. For this part, it is as if the node were away.
-		r.plan.s.ports.placement.Release(name, t.Pool())
+		r.plan.s.ports.placement.Release(name, r.poolOf(index))
 	}
 
 	// The time since which the node has been away is kept even if the plan fails, because it is true in any
@@ -563,10 +621,14 @@ func (p *plan) retryPart(t *state.Task, q *state.Waiting) bool {
 		}
 		p.dequeueRun(t, q)
 		return true
-	case parent.Fan.Cancel != "":
-		return p.endWaitingPart(t, q, parent, task.Cancelled, parent.Fan.Cancel)
+	case p.s.isRestored(parent.Create):
+		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonRestored, "")
+	case parent.Fan.CutsPart(index) != "":
+		return p.endWaitingPart(t, q, parent, task.Cancelled, parent.Fan.CutsPart(index), "")
 	case p.isFrozen(t):
 		return true
+	case parent.Fan.Flow != nil:
+		return p.retryStep(t, q, parent, index)
 	}
 
 	if at := t.NotBefore(q); at.After(p.now) {
@@ -574,8 +636,8 @@ func (p *plan) retryPart(t *state.Task, q *state.Waiting) bool {
 		return true
 	}
 
-	if reason, _ := p.whyForbidden(t, q); reason != "" {
-		return p.endWaitingPart(t, q, parent, task.Failed, reason)
+	if reason, message := p.whyForbidden(t, q); reason != "" {
+		return p.endWaitingPart(t, q, parent, task.Failed, reason, message)
 	}
 
 	// A commit starts at most one run of the task (G11).
@@ -588,14 +650,14 @@ func (p *plan) retryPart(t *state.Task, q *state.Waiting) bool {
 	n, gone, ok := r.nodeOf(index, q)
 	switch {
 	case gone:
-		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
+		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone, "")
 	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && r.tooLate():
 		// The node handed the part back before it started, so its start deadline still applies.
-		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
+		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode, "")
 	case !ok:
 		return true
 	case !p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
-		p.s.ports.placement.Release(n.Name, t.Pool())
+		p.s.ports.placement.Release(n.Name, r.poolOf(index))
 		return false
 	}
 
@@ -609,14 +671,14 @@ func (p *plan) retryPart(t *state.Task, q *state.Waiting) bool {
 }
 
 // endWaitingPart ends a part that is in the queue. It returns false if the commit has no room.
-func (p *plan) endWaitingPart(t *state.Task, q, parent *state.Waiting, state task.State, reason string) bool {
+func (p *plan) endWaitingPart(t *state.Task, q, parent *state.Waiting, state task.State, reason, message string) bool {
 	if !p.reserveRoom(t, 3, 2*roomForRecord) {
 		return false
 	}
 
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
-	if forbidden, message := p.whyForbidden(t, q); reason == forbidden {
+	if state == task.Failed {
 		end.Message = message
 		p.commit.GuardEntry(t.FullName(), t.Mod) // another version of the task may be allowed (G7)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
+	"github.com/carillonhq/carillon/pkg/scheduler/triggers"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -52,6 +53,8 @@ type plan struct {
 	keepWatermark bool
 	attempt       task.Assigned // scratch space for building attempts, reused for each
 	namespace     planNamespace // the namespace of the task that was examined last
+	// flows contains the plans with which runs of workflows begin, nil for those that are not known. See knownPlanOfTask.
+	flows map[*state.Task]*state.FlowPlan
 }
 
 // settings are what a plan depends on besides the shard's state, read when the plan is made.
@@ -66,8 +69,9 @@ type settings struct {
 // outcomes counts ticks by outcome, and attempts that were declared lost.
 type outcomes struct {
 	run, lost int64
-	notRun    []node.TickCount // ticks that wait, are skipped or are missed, by outcome and reason
-	lateness  []time.Duration  // of each tick that starts at once
+	triggers  [triggers.Outcomes]int64 // triggers that got an outcome
+	notRun    []node.TickCount         // ticks that wait, are skipped or are missed, by outcome and reason
+	lateness  []time.Duration          // of each tick that starts at once
 }
 
 // addNotRun counts ticks that do not run, or not yet.
@@ -198,7 +202,7 @@ const roomForRecord = 2048
 // roomForTask is an estimate of the largest size in bytes of a run record of t. A record in an inbox
 // contains the action, which is part of t.Text.
 func roomForTask(t *state.Task) int {
-	if t.Policy != nil && t.Policy.Target.FansOut() {
+	if t.Policy != nil && (t.Policy.Target.FansOut() || t.IsWorkflow()) {
 		return roomForRecord + roomForFan + len(t.Text)
 	}
 	return roomForRecord + len(t.Text)
@@ -245,11 +249,12 @@ func (p *plan) examineTasks() {
 	}
 }
 
-// examineTask ends or cancels attempts of a task, serves its queue, deletes records of parts, and draws
-// conclusions from how runs ended, as far as there is room.
+// examineTask ends or cancels attempts of a task, serves its queue, takes its triggers, deletes records of parts, and
+// draws conclusions from how runs ended, as far as there is room.
 func (p *plan) examineTask(t *state.Task) {
 	p.endAttempts(t)
 	p.serveQueue(t)
+	p.takeTriggers(t)
 	p.forgetParts(t)
 	p.followUp(t)
 }
@@ -467,20 +472,25 @@ func (p *plan) pickForAttempt(t *state.Task, q *state.Waiting) (*task.Node, bool
 }
 
 // pickPart is like pickForAttempt for a part that may run on any node. With the hash strategy, the parts of
-// a run have different keys, so that they spread over the nodes. q is the part's record if it has had
+// a run have different keys, so that they spread over the nodes. id is that of the part, and q is the part's record if it has had
 // attempts, else nil.
-func (p *plan) pickPart(t *state.Task, index int, q *state.Waiting) (*task.Node, bool) {
-	w := p.wantOf(t)
+func (p *plan) pickPart(t *state.Task, id string, q *state.Waiting) (*task.Node, bool) {
+	w := t.WantOf(id)
+	w.Selector = p.namespaceOf(t).selectorFor(t)
 	if q != nil {
 		w.Avoid = q.LastNode()
 	}
 
 	if w.Strategy == task.StrategyHash {
-		w.Key += "/" + strconv.Itoa(index)
+		_, index, _ := task.ParentOf(id)
+		w.Key = hashKeyOfPart(w.Key, index)
 	}
 
 	return p.pickNode(t, w)
 }
+
+// hashKeyOfPart returns the key of a part for the hash strategy.
+func hashKeyOfPart(key string, part int) string { return key + "/" + strconv.Itoa(part) }
 
 // examineWhenNodesMayAppear makes the worker examine waiting runs again when a node may become available without an
 // event.
@@ -509,11 +519,16 @@ func (p *plan) wantOf(t *state.Task) placement.Want {
 
 // selectorFor returns the selector that the node of a task's run must match: the task's, and the namespace's.
 func (n planNamespace) selectorFor(t *state.Task) task.Selector {
+	return n.join(t.Policy.Target.Selector, t.Policy.Selector)
+}
+
+// join returns a selector, of which text is the text, and that of the namespace: both must hold.
+func (n planNamespace) join(text string, s task.Selector) task.Selector {
 	if n.record == nil || n.record.Nodes == "" {
-		return t.Policy.Selector
+		return s
 	}
 
-	return n.s.limitsOf(n.name, n.record).JoinSelector(t.Policy)
+	return n.s.limitsOf(n.name, n.record).JoinSelector(text, s)
 }
 
 // onNode returns the requirements of a run of t whose request named a node: the node itself, and the node selector of the

@@ -27,6 +27,7 @@ func (tw *testWorker) planIsHarmless(at float64) {
 func (tw *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	// The notes of these plans must not help the round that follows.
 	tasks, allAt, later, unread := slices.Clone(tw.state.agenda.toExamine), tw.state.agenda.examineAllAt, tw.state.agenda.later.times(), maps.Clone(tw.state.unread)
+	wanted := maps.Clone(tw.state.wantedPlans)
 	defer func() {
 		for _, t := range tw.state.agenda.toExamine {
 			t.SetListed(false)
@@ -37,6 +38,7 @@ func (tw *testWorker) effectsOfPlans(at float64, abandon func(*plan)) (harm []st
 			tw.state.agenda.examineNext(t)
 		}
 
+		tw.state.wantedPlans = wanted
 		tw.state.agenda.examineAllAt, tw.state.unread, tw.state.agenda.later = allAt, unread, laterTasks{}
 		for t, at := range later {
 			tw.state.agenda.later.add(t, at)

@@ -57,13 +57,23 @@ func (p *plan) serveQueue(t *state.Task) {
 			continue
 		}
 
-		if manualWait && q.IsPlainManual() {
+		if manualWait && q.IsPlainManual() && !p.s.isRestored(q.Create) {
 			continue
 		}
 
 		if t.Bad {
 			// The entry cannot be read, so the action and the policies are unknown. The queue waits.
 			return
+		}
+
+		if p.s.isRestored(q.Create) && !task.IsPart(q.ID) && !q.UnderWay() {
+			ended, ok := p.endRestored(t, q)
+			if !ok {
+				return
+			}
+			if ended {
+				continue
+			}
 		}
 
 		if task.IsPart(q.ID) {
@@ -109,7 +119,7 @@ func (p *plan) serveQueue(t *state.Task) {
 
 		c := tickpolicy.Candidate{
 			Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID,
-			TargetDown: targetDown,
+			Late: q.WaitsForTurn(), TargetDown: targetDown,
 		}
 
 		// A run that was not dispatched before comes after all that were.
@@ -175,7 +185,7 @@ func (p *plan) startWaiting(t *state.Task, q *state.Waiting) bool {
 		// No token. Keep the reason no_node, if that is why the run waited before.
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
-	if q.Fan != nil || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
+	if q.Fan != nil || t.IsWorkflow() || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
 		return p.startParent(t, q)
 	}
 
@@ -197,7 +207,7 @@ func (p *plan) startWaiting(t *state.Task, q *state.Waiting) bool {
 	}
 
 	if ok {
-		p.s.ports.placement.Release(n.Name, t.Pool())
+		p.s.ports.placement.Release(n.Name, t.PoolOf(q.ID))
 		return false
 	}
 
@@ -233,7 +243,11 @@ func (p *plan) dequeueRun(t *state.Task, q *state.Waiting) {
 
 // endQueued ends a waiting run that will not start. It returns false if the commit has no room.
 func (p *plan) endQueued(t *state.Task, q *state.Waiting, state task.State, reason string) bool {
-	if !p.reserveRoom(t, 2, 2*roomForRecord) {
+	records, size := 2, 2*roomForRecord
+	if isWaitingRetry(q) || state == task.Lost {
+		records, size = 3, size+sizeOfEnd(&q.Run, q.Env, true) // it becomes a dead run
+	}
+	if !p.reserveRoom(t, records, size) {
 		return false
 	}
 
@@ -249,14 +263,27 @@ func (p *plan) endQueued(t *state.Task, q *state.Waiting, state task.State, reas
 func (p *plan) finishQueued(t *state.Task, q *state.Waiting, state task.State, reason string) {
 	end := q.Run
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
-	if state == task.Missed && q.Unsent != nil {
+	switch {
+	case reason == task.ReasonRestored:
+		end.Message = p.s.fences.Gap.String()
+	case state == task.Missed && q.Unsent != nil:
 		end.Message = "its request was not sent: " + q.Unsent.Message
 	}
 
 	p.dequeueRun(t, q)
 	p.commit.Record(t.Ref(p.s.records.Shard), end)
+	switch {
+	case isWaitingRetry(q):
+		p.commit.PutParentDeadLetter(t.Ref(p.s.records.Shard), end, q.Env)
+	case state == task.Lost:
+		p.commit.PutDeadLetter(record.Held{Assigned: task.Assigned{Run: end, Env: q.Env}}, end)
+	}
 	p.examineAfterCommit(t) // another run may start now
 }
+
+// isWaitingRetry reports whether a run that has not begun retries a run of a workflow, whose dead run was deleted for it. Unless it begins,
+// it becomes a dead run in its place, so what it keeps is not lost.
+func isWaitingRetry(q *state.Waiting) bool { return q.Fan != nil && q.Fan.Flow != nil }
 
 // dropOldest ends the n oldest waiting ticks, to make room for a new one. Ticks that are caught up stay,
 // because the limit of the queue does not count them. The caller has made room in the commit.
@@ -266,8 +293,8 @@ func (p *plan) dropOldest(t *state.Task, n int) {
 			return
 		}
 
-		isTick := q.Trigger != task.TriggerManual && q.Reason != task.ReasonCatchUp
-		if isTick && !q.DispatchedBefore() && !t.Holds(q.ID) {
+		isOnTime := q.HasTick() && q.Reason != task.ReasonCatchUp
+		if isOnTime && !q.DispatchedBefore() && !t.Holds(q.ID) {
 			p.finishQueued(t, q, task.Skipped, task.ReasonDropped)
 			p.changeOf(t).started = true // the plan leaves the rest of the queue alone
 			n--
@@ -320,8 +347,10 @@ func (p *plan) namespaceOf(t *state.Task) planNamespace {
 
 // outputOf returns what an attempt of a task is told about its output. The namespace may have begun to record reads of output
 // after the task was written. Then the output is not mailed, because nothing records who reads a mail (G34).
-func (p *plan) outputOf(t *state.Task) task.Output {
-	o := t.Policy.Output
+func (p *plan) outputOf(t *state.Task) task.Output { return p.outputWithin(t, t.Policy.Output) }
+
+// outputWithin is like outputOf for what a definition of a task says about output.
+func (p *plan) outputWithin(t *state.Task, o task.Output) task.Output {
 	if len(o.Mail) > 0 {
 		if n := p.namespaceOf(t).record; n == nil || n.AuditReads {
 			o.Mail, o.MailWhen, o.MailFrom = nil, "", ""
@@ -382,7 +411,12 @@ func (p *plan) whyForbidden(t *state.Task, q *state.Waiting) (reason, message st
 		return task.ReasonNamespace, n.refusal(t)
 	}
 	if err := t.Policy.Accept.Check(q.Input()); err != nil {
-		return task.ReasonAccept, "changed after the run was requested: " + err.Error()
+		return task.ReasonAccept, notAccepted(err).message
+	}
+
+	// The parts of a run that has no steps cannot become those of a workflow.
+	if t.IsWorkflow() && (q.Fan != nil && q.Fan.Flow == nil || task.IsPart(q.ID)) {
+		return task.ReasonAccept, "its task has become a workflow after the run began"
 	}
 
 	return "", ""

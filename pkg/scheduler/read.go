@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -123,8 +124,11 @@ func readHistoriesOf(ctx context.Context, s historyStore, shard int, tasks []*st
 	for i, t := range tasks {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
 
-		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
-		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+		// The create revision gives the order in which runs ended, because a record that was written again is no other end. The key
+		// begins with the time of the tick.
+		slices.SortFunc(own, func(a, b store.ShardEvent) int {
+			return cmp.Or(cmp.Compare(b.Create, a.Create), cmp.Compare(b.Key, a.Key))
+		})
 		list[i] = state.NewHistoryReader(t, rev, own)
 	}
 
@@ -301,6 +305,23 @@ func (w *worker) requestPast() {
 	})
 }
 
+// lookPeriod is how often the histories of sources are searched for ended runs that no watch has reported.
+const lookPeriod = 10 * time.Minute
+
+// lookAtSources asks the node's sender to look at all sources of the shard. The ends of their runs before the shard was opened
+// are not in the load, and a watch may have lost one.
+func (w *worker) lookAtSources() {
+	w.lookedAt = time.Now()
+
+	names := w.state.records.Links.Sources()
+	looks := make([]background.Send, len(names))
+	for i, name := range names {
+		looks[i] = w.state.sendOf(name)
+	}
+
+	w.e.sender.Look(w.state.records.Shard, looks)
+}
+
 // reviewPause is the pause before a worker that was busy is asked again.
 const reviewPause = 20 * time.Millisecond
 
@@ -310,7 +331,7 @@ type wantedPast struct {
 }
 
 func (p wantedPast) reviewBy(_ context.Context, w *worker) error {
-	p.answer <- w.state.rows.Wanted(&w.state.records.Tasks)
+	p.answer <- w.state.rows.Wanted(&w.state.records.Tasks, w.state.fences.Gap != nil)
 	return nil
 }
 
@@ -586,4 +607,43 @@ func (w *worker) countRepair(what, key string) {
 func (w *worker) ignoreRetryable(err error) error {
 	w.log.Debug("could not reconcile", zap.Error(err))
 	return nil
+}
+
+// planReader reads the plans of workflows.
+type planReader interface {
+	ReadPlans(ctx context.Context, sources []store.PlanSource) ([]store.PlanRecord, error)
+}
+
+// plansAtOnce is how many plans are read between two decisions, so that ticks of other tasks do not wait for long.
+const plansAtOnce = 8
+
+// readPlans reads some of the plans for which decisions wait. If they cannot be read, their tasks are examined again in a second.
+func (w *worker) readPlans(ctx context.Context, now time.Time) {
+	// Sort them, so that the order does not depend on the map.
+	wanted := slices.SortedFunc(maps.Keys(w.state.wantedPlans), func(a, b wantedPlan) int {
+		if c := state.ByName(a.task, b.task); c != 0 {
+			return c
+		}
+		return strings.Compare(a.run, b.run)
+	})
+	wanted = wanted[:min(len(wanted), plansAtOnce)]
+
+	sources := make([]store.PlanSource, len(wanted))
+	for i, want := range wanted {
+		delete(w.state.wantedPlans, want)
+		sources[i] = store.PlanSource{Ref: want.task.Ref(w.state.records.Shard), Run: want.run}
+	}
+
+	found, err := w.e.cfg.Store.ReadPlans(ctx, sources)
+	if err != nil {
+		w.log.Debug("could not read the plans of workflows", zap.Error(err))
+		for _, want := range wanted {
+			w.state.agenda.examineAgainAt(want.task, now.Add(time.Second))
+		}
+		return
+	}
+
+	for i, want := range wanted {
+		w.state.applyPlan(want, &found[i], now)
+	}
 }

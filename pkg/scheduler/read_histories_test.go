@@ -25,7 +25,7 @@ func (f *fakeHistories) HistoriesOf(_ context.Context, refs []record.Ref) (keys 
 	for i, ref := range refs {
 		var own []store.ShardEvent
 		for n := range f.histories[i] {
-			own = append(own, store.ShardEvent{ShardKey: record.ShardKey{Ref: ref, Run: task.RunID(start, "abcd")}, Key: fmt.Sprintf("%d/%d", i, n), Mod: int64(n + 1)})
+			own = append(own, store.ShardEvent{ShardKey: record.ShardKey{Ref: ref, Run: task.RunID(start, "abcd")}, Key: fmt.Sprintf("%d/%d", i, n), Mod: int64(n + 1), Create: int64(n + 1)})
 		}
 		keys = append(keys, own)
 	}
@@ -42,7 +42,7 @@ func (f *fakeHistories) RecordsAt(_ context.Context, keys []string, rev int64) (
 	for _, key := range keys {
 		var i, n int
 		_, _ = fmt.Sscanf(key, "%d/%d", &i, &n)
-		events = append(events, store.ShardEvent{Key: key, Mod: int64(n + 1), Value: fmt.Appendf(nil, `{"state":%q}`, f.histories[i][n])})
+		events = append(events, store.ShardEvent{Key: key, Mod: int64(n + 1), Create: int64(n + 1), Value: fmt.Appendf(nil, `{"state":%q}`, f.histories[i][n])})
 	}
 
 	return events, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/background"
 	"github.com/carillonhq/carillon/pkg/scheduler/node"
 	"github.com/carillonhq/carillon/pkg/scheduler/state"
+	"github.com/carillonhq/carillon/pkg/scheduler/triggers"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -49,6 +50,7 @@ func (w *worker) runLoop(ctx context.Context, watch *background.Feed, scan <-cha
 			w.serving.Store(true)
 			w.served.Store(&served{w.state.rows.Index, watch, w.e.cfg.Now()})
 			w.requestPast()
+			w.lookAtSources()
 		case r := <-w.reviews:
 			if scanned {
 				if err := r.reviewBy(ctx, w); err != nil {
@@ -67,6 +69,10 @@ func (w *worker) runLoop(ctx context.Context, watch *background.Feed, scan <-cha
 		}
 		if err := w.runRound(ctx); err != nil {
 			return err
+		}
+
+		if time.Since(w.lookedAt) >= lookPeriod {
+			w.lookAtSources()
 		}
 
 		timer.Reset(w.sleepFor())
@@ -175,6 +181,9 @@ func (w *worker) runRound(ctx context.Context) error {
 		if len(w.state.unread) > 0 {
 			w.readHistories(ctx, now.UnixMilli())
 		}
+		if len(w.state.wantedPlans) > 0 {
+			w.readPlans(ctx, now)
+		}
 
 		w.state.rows.Flush(w.state.applied)
 
@@ -205,7 +214,7 @@ func (w *worker) runRound(ctx context.Context) error {
 			// counts as settled (mustBeSettled).
 			p.commit = nil
 
-			if len(w.state.unread) > 0 {
+			if len(w.state.unread) > 0 || len(w.state.wantedPlans) > 0 {
 				continue
 			}
 
@@ -360,6 +369,12 @@ func (e *Engine) learnFreezes(is *store.FreezeRecord) {
 func (w *worker) observePlan(p *plan) {
 	w.e.metrics.CountOutcomes(node.Outcomes{Run: p.counts.run, NotRun: p.counts.notRun, Lost: p.counts.lost})
 
+	for outcome, n := range p.counts.triggers {
+		if n > 0 {
+			w.e.metrics.TriggersTaken.WithLabelValues(triggerLabels[outcome]).Add(float64(n))
+		}
+	}
+
 	if skipped := p.counts.neverRun(); skipped > 0 || len(p.counts.lateness) > 0 {
 		w.e.recent.AddDecided(p.now, skipped, p.counts.lateness)
 	}
@@ -367,6 +382,11 @@ func (w *worker) observePlan(p *plan) {
 	for _, late := range p.counts.lateness {
 		w.e.metrics.Lateness.Observe(late.Seconds())
 	}
+}
+
+// triggerLabels are the labels of the outcomes of triggers in the metric carillon_triggers_taken_total.
+var triggerLabels = [triggers.Outcomes]string{
+	triggers.Start: "run", triggers.Queue: "run", triggers.Skip: "skipped", triggers.Miss: "missed", triggers.Delete: "deleted",
 }
 
 // newlyDue reports whether all ticks that were due at now are decided, and others have become due since.
@@ -415,6 +435,8 @@ func (w *worker) logNotices() {
 			w.log.Error("cannot decode a queue record; it waits forever", about...)
 		case partUnreadable:
 			w.log.Error("cannot decode the record of a part; it counts as failed", about...)
+		case triggerUnreadable:
+			w.log.Error("cannot decode a trigger; it starts nothing", about...)
 		case partNowhere:
 			w.log.Error("a part of a run has no record; it is lost", about...)
 		case attemptUnreadable:
@@ -433,10 +455,11 @@ func (w *worker) publishGauges() {
 	var now published
 	if w.state.owner {
 		size := w.state.rows.Index.Size()
-		now = published{waiting: w.state.queued, unreadable: size.Unreadable, failing: size.Failing, aside: len(w.state.aside.retryAt)}
+		now = published{waiting: w.state.queued, triggers: w.state.records.Links.Waiting(), unreadable: size.Unreadable, failing: size.Failing, aside: len(w.state.aside.retryAt)}
 	}
 
 	w.e.metrics.WaitingRuns.Add(float64(now.waiting - w.published.waiting))
+	w.e.metrics.TriggersWaiting.Add(float64(now.triggers - w.published.triggers))
 	w.e.metrics.Unreadable.Add(int64(now.unreadable - w.published.unreadable))
 	w.e.metrics.TasksFailing.Add(float64(now.failing - w.published.failing))
 	w.e.metrics.TasksAside.Add(float64(now.aside - w.published.aside))
@@ -444,4 +467,4 @@ func (w *worker) publishGauges() {
 }
 
 // published is what a shard has added to the node's gauges.
-type published struct{ waiting, unreadable, failing, aside int }
+type published struct{ waiting, triggers, unreadable, failing, aside int }

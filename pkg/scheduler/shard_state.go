@@ -56,7 +56,13 @@ type shardState struct {
 	uncovered map[*state.Task]struct{}
 	active    state.ActiveTasks // tasks with waiting or active runs
 	unread    needHistorySet    // tasks whose histories must be read
-	purges    map[string]int64  // history records to delete: key to mod revision
+
+	// wantedPlans are plans of workflows that must be read, and badPlans why those of some tasks cannot be read. They are nil until
+	// the first of them.
+	wantedPlans map[wantedPlan]struct{}
+	badPlans    map[*state.Task]badPlan
+
+	purges map[string]int64 // history records to delete: key to mod revision
 
 	// gone are the records that this owner's commits have deleted, and the revisions of these commits,
 	// until the watch has reported the deletions. Queue records are named namespace/name/run, all others by
@@ -67,10 +73,13 @@ type shardState struct {
 	// opened. The scan for active attempts may still contain such runs. It is nil once the scan is applied.
 	endedSince   map[string]int64
 	skippedSpans map[*state.Task]*skippedSpan // by task, the record that its next skipped tick may extend
-	line         state.TokenLine              // tasks that wait for a catch-up token
-	opening      state.Opening                // how the shard was found when this owner first opened it
-	reopenedFor  map[string]bool              // tasks whose failing commits caused a reopening of the shard
-	aside        setAsideTasks                // tasks for which commits fail
+	// triggered is what is remembered about tasks whose triggers have got an outcome. It is nil until the first of them.
+	triggered map[*state.Task]triggeredTask
+
+	line        state.TokenLine // tasks that wait for a catch-up token
+	opening     state.Opening   // how the shard was found when this owner first opened it
+	reopenedFor map[string]bool // tasks whose failing commits caused a reopening of the shard
+	aside       setAsideTasks   // tasks for which commits fail
 
 	limits state.NamespaceChecks // of tasks by the records of their namespaces
 
@@ -99,7 +108,8 @@ func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()
 
-	s.records.Tasks, s.due, s.onTime = state.Tasks{}, nil, 0
+	s.records.Tasks, s.records.Links, s.due, s.onTime = state.Tasks{}, state.Links{}, nil, 0
+	s.triggered, s.wantedPlans, s.badPlans = nil, nil, nil
 	s.uncovered, s.unread = map[*state.Task]struct{}{}, needHistorySet{}
 	s.active = state.ActiveTasks{}
 	s.agenda = agenda{lastRound: s.agenda.lastRound}
@@ -123,7 +133,7 @@ func (s *shardState) releaseAll() {
 	s.ports.tokens.Leave()
 
 	// A worker that has ended is not dropped at once. Release the memory of the tasks now.
-	s.records.Tasks, s.due, s.active, s.uncovered = state.Tasks{}, nil, state.ActiveTasks{}, nil
+	s.records.Tasks, s.records.Links, s.due, s.active, s.uncovered = state.Tasks{}, state.Links{}, nil, state.ActiveTasks{}, nil
 	s.aside = setAsideTasks{}
 	s.queued, s.rows = 0, rows.NewWriter()
 }
@@ -147,6 +157,7 @@ const (
 	queuedUnreadable                    // the run waits until its record changes
 	partUnreadable                      // the part counts as failed
 	partNowhere                         // no record of the part exists; it is lost
+	triggerUnreadable                   // it starts nothing
 	attemptUnreadable                   // the attempt's node is gone; it is lost after the longest lost_after
 )
 
@@ -162,12 +173,14 @@ func (s *shardState) ensureActivity(t *state.Task) *state.Activity {
 	return t.Activity
 }
 
-// dropTask forgets a task that has no entry and no runs left. Another task object may have the same name by now, and
-// stays.
+// dropTask forgets a task that has no entry, no runs and no triggers left. Another task object may have the same name by
+// now, and stays.
 func (s *shardState) dropTask(t *state.Task) {
-	if t.Empty() && s.records.Tasks.Get(t.FullName()) == t {
+	if t.Empty() && s.records.Tasks.Get(t.FullName()) == t && !s.hasTriggers(t) {
 		s.records.Tasks.Delete(t.FullName())
 		s.endSpan(t)
+		delete(s.triggered, t)
+		delete(s.badPlans, t)
 		delete(s.aside.retryAt, t)
 		s.agenda.later.remove(t)
 	}
@@ -190,9 +203,11 @@ type ports struct {
 	node         string // name of this node, which becomes the owner in run records
 	commits      commitMaker
 	definitions  state.Definitions
+	plans        plans
 	placement    placer
 	tokens       tokens
 	trims        trims
+	sends        sends
 	ends         endCounter
 	nextAttempt  NextAttempt   // applies the retry policy
 	clearedAfter time.Duration // see Config.ClearedAfter
@@ -204,9 +219,18 @@ type commitMaker interface {
 	NewCommit(shard int, f store.Fences, known int64, w record.Watermark) *store.Commit
 }
 
+// plans keeps plans of workflows, for all shards of a node. A plan that it does not keep any more is read again.
+type plans interface {
+	Plan(uid string, generation int64) *state.FlowPlan
+	Keep(uid string, p *state.FlowPlan)
+}
+
 // trims accepts requests to cut a history to its length. Ask returns false if it is busy; the shard then
 // asks again later.
 type trims interface{ Ask(background.Trim) bool }
+
+// sends accepts requests to send the triggers of a source to its dependents. Ask does not block.
+type sends interface{ Ask(background.Send) }
 
 // Namespaces are the records of the namespaces at one revision. A plan uses one value throughout.
 type Namespaces interface {
@@ -396,10 +420,16 @@ func (a *agenda) takeToExamine() []*state.Task {
 	return tasks
 }
 
-// examineAll notes all tasks that have waiting or active runs.
+// examineAll notes all tasks that have waiting or active runs, or triggers.
 func (s *shardState) examineAll() {
 	for _, t := range s.active.Tasks {
 		s.agenda.examineNext(t)
+	}
+
+	for _, name := range s.records.Links.WithTriggers() {
+		if t := s.records.Tasks.Get(name); t != nil {
+			s.agenda.examineNext(t)
+		}
 	}
 }
 
@@ -420,6 +450,7 @@ func (a *agenda) examineNext(t *state.Task) {
 // hasWork reports whether there may be something to decide at now, or a history to read.
 func (s *shardState) hasWork(now time.Time) bool {
 	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.agenda.toExamine) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0 ||
+		len(s.wantedPlans) > 0 ||
 		len(s.aside.ready(now.UnixMilli())) > 0
 }
 

@@ -238,3 +238,26 @@ func TestTTL_OfARunningEngine(t *testing.T) {
 		})
 	})
 }
+
+// A task after which others run stays, and the store is not asked again and again.
+func TestTTL_SparesASource(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	w.create("a", cronned("@at 2026-01-02T12:00:10Z"), ttl(time.Second))
+	key := w.store.Keys().Subscriber(ref("a"), "b")
+	w.put(key, record.Encode(record.Subscriber{UID: "u", Generation: 1}))
+	h := w.work("n1")
+	h.decide(10)
+	w.endAs("a", task.Succeeded, 20)
+
+	h.decide(40)
+	select {
+	case <-h.e.ttlDeleter.Pending():
+		t.Error("the deletion of a source is requested")
+	default:
+	}
+
+	// It goes when nobody runs after it any more.
+	w.delete(key)
+	h.wantDeletion("a", 41, 41+2*ttlDeletionRetry.Seconds(), false)
+}

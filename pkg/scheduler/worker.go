@@ -55,6 +55,8 @@ type worker struct {
 	// attempts. They are repaired if they persist (see review).
 	recordDiffs state.Differences
 	runDiffs    state.Differences
+	// lookedAt is when the worker last asked the sender to look at the sources of the shard.
+	lookedAt time.Time
 	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
 	// opening.
 	openings atomic.Int64
@@ -72,8 +74,8 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		wakeSignal: wake.NewSignal(), reviews: make(chan review, 4),
 	}
 	w.state = shardState{records: state.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, reopenedFor: map[string]bool{}, ports: ports{
-		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions,
-		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
+		node: e.cfg.Node, commits: e.cfg.Store, definitions: e.definitions, plans: e.plans,
+		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, sends: e.sender, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}}

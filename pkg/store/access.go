@@ -83,7 +83,7 @@ func (s Access) DeleteNamespace(ctx context.Context, name string, mod int64, fre
 		isUnchanged(s.keys.Freezes(), freezes.Mod),
 	}
 
-	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Namespace(name))}
+	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Namespace(name)), clientv3.OpDelete(s.keys.Graph(name))}
 	for _, prefix := range []string{s.keys.SentIn(name), s.keys.SilencesOf(name), s.keys.AlertRulesOf(name), s.keys.TombstonesIn(name)} {
 		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}

@@ -38,8 +38,9 @@ type TaskReading struct {
 // EvaluateAtOnce is how many tasks ReadToEvaluate reads at once. etcd allows 128 operations.
 const EvaluateAtOnce = 20
 
-// ReadToEvaluate reads the records of some tasks from which alerts are evaluated, at most EvaluateAtOnce.
-func (s Alerts) ReadToEvaluate(ctx context.Context, refs []record.Ref) (AlertReading, error) {
+// ReadToEvaluate reads the records of some tasks from which alerts are evaluated, at most EvaluateAtOnce. readsDead is set if the dead runs
+// of any task may be such that are no failures; otherwise, only those of workflows may.
+func (s Alerts) ReadToEvaluate(ctx context.Context, refs []record.Ref, readsDead bool) (AlertReading, error) {
 	const each = 6 // operations
 	ops := make([]clientv3.Op, 0, each*len(refs)+1)
 	for _, ref := range refs {
@@ -82,7 +83,42 @@ func (s Alerts) ReadToEvaluate(ctx context.Context, refs []record.Ref) (AlertRea
 		t.HasQueued, t.Watermark = len(kvs(4)) > 0, readAt(read, first+5).GetModRevision()
 	}
 
-	return r, nil
+	return r, s.dropNoFailures(ctx, &r, readsDead)
+}
+
+// dropNoFailures removes the dead runs that are no failures: those of workflows that were cancelled, and those that a restore has lost. Only
+// their values say that.
+func (s Alerts) dropNoFailures(ctx context.Context, r *AlertReading, readsAll bool) error {
+	var ops []clientv3.Op
+	for i := range r.Tasks {
+		t := &r.Tasks[i]
+		if t.Entry == nil || t.Entry.Action.Workflow == nil && !readsAll {
+			continue
+		}
+		for _, ev := range t.Dead {
+			ops = append(ops, clientv3.OpGet(ev.Key, clientv3.WithRev(r.Revision)))
+		}
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+
+	noFailure := map[string]bool{}
+	err := s.eachResponse(ctx, ops, func(_ int, res *etcdserverpb.RangeResponse) {
+		for _, e := range res.Kvs {
+			noFailure[string(e.Key)] = !record.IsDeadFailure(e.Value)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("read dead runs to evaluate alerts: %w", err)
+	}
+
+	for i := range r.Tasks {
+		t := &r.Tasks[i]
+		t.Dead = slices.DeleteFunc(t.Dead, func(ev ShardEvent) bool { return noFailure[ev.Key] })
+	}
+
+	return nil
 }
 
 // decodeAlerts decodes the alerts among some records. One that cannot be read has only what its key says.

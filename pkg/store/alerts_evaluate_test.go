@@ -39,7 +39,7 @@ func (w *world) putDead(r record.Ref, n int) store.AlertDead {
 // evidence reads a task, and returns an opening of its alert that follows from that.
 func (w *world) evidence(r record.Ref) *store.AlertWrite {
 	w.Helper()
-	read, err := w.ReadToEvaluate(w.Context(), []record.Ref{r})
+	read, err := w.ReadToEvaluate(w.Context(), []record.Ref{r}, false)
 	ok(w.T, err)
 
 	a := task.Alert{Namespace: r.Namespace, Task: r.Name, Kind: task.AlertFailures, UID: spec(r).UID, OpenedAt: task.At(noon)}
@@ -127,7 +127,7 @@ func TestReadToEvaluate_ReadsTasksAtOneRevision(t *testing.T) {
 	w.put(w.keys.Alert(gone, task.AlertFailures), "unreadable")
 	freezes := w.put(w.keys.Freezes(), `{"holding":[{"namespace":"default","since":"2026-11-20T12:00:00.000Z"}]}`)
 
-	r, err := w.ReadToEvaluate(t.Context(), []record.Ref{ref, gone, broken})
+	r, err := w.ReadToEvaluate(t.Context(), []record.Ref{ref, gone, broken}, false)
 	ok(t, err)
 	if r.Revision < freezes || r.Freezes.Mod != freezes || r.Freezes.Of("default") == nil || len(r.Tasks) != 3 {
 		t.Fatalf("%+v", r)
@@ -331,5 +331,33 @@ func TestPutAlert_ComparesActiveRuns(t *testing.T) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// A cancelled run of a workflow is dead, so that it can be retried, but it is no failure: it opens no alert, and keeps none open.
+func TestReadToEvaluate_LeavesOutCancelledRunsOfWorkflows(t *testing.T) {
+	w := newWorld(t)
+	w.create(ref)
+	st := w.stored(ref)
+	st.Entry.Action = task.Action{Workflow: &task.Workflow{}}
+	w.put(w.keys.Entry(ref), record.Encode(st.Entry))
+
+	failed := w.putDead(ref, 1)
+	cancelled := tickRun(ref, 2)
+	cancelled.State, cancelled.EndedAt = task.Cancelled, task.At(noon)
+	w.put(w.keys.DeadRun(ref, cancelled.ID), string(record.EncodeWaiting(task.Waiting{Run: cancelled})))
+
+	read, err := w.ReadToEvaluate(t.Context(), []record.Ref{ref}, false)
+	ok(t, err)
+	if dead := read.Tasks[0].Dead; len(dead) != 1 || dead[0].Run != failed.Run {
+		t.Errorf("dead are %+v", dead)
+	}
+
+	w.put(w.keys.Alert(ref, task.AlertFailures), record.EncodeAlert(task.Alert{UID: spec(ref).UID, OpenedAt: task.At(noon)}))
+	list := w.deadRuns(ref)
+	d := list[slices.IndexFunc(list, func(d record.Dead) bool { return d.ID == failed.Run })]
+	ok(t, w.Dismiss(t.Context(), ref, d, task.NewActor("ann"), noon))
+	if a := w.alertOf(ref, task.AlertFailures); a.Closed == nil {
+		t.Error("the alert stays open")
 	}
 }

@@ -190,14 +190,14 @@ func TestDeleteNamespace_DeletesSilencesTombstonesAndWhatWasSent(t *testing.T) {
 	}
 }
 
-func TestBumpEpoch_ForgetsWhatWasSent(t *testing.T) {
+func TestBeginEpoch_ForgetsWhatWasSent(t *testing.T) {
 	w := newWorld(t)
 	sent := w.keys.SentTo(record.Ref{Namespace: "ops", Name: "slack"})
 	w.put(sent, "{}")
 
 	there, err := w.Present(t.Context())
 	ok(t, err)
-	_, err = w.BumpEpoch(t.Context(), there)
+	_, err = w.BeginEpoch(t.Context(), there, task.Restored{At: task.At(noon)})
 	ok(t, err)
 	if mod, _, _ := w.at(sent); mod != 0 {
 		t.Error("what was sent before the restore is still on record")

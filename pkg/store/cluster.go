@@ -416,17 +416,18 @@ func (p Present) Record() ClusterRecord {
 	return ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}
 }
 
-// BumpEpoch increases the epoch of the cluster, which accepts the present content of etcd after
-// a restore: all nodes of a lower epoch start over with it. It also deletes what was sent to receivers of alerts, because nobody knows
-// what they were sent after the snapshot: all that is open is sent again. It returns task.ErrConflict if the
-// record has changed since p was read. After task.ErrUnknown, the epoch in the record shows
-// whether the write was applied.
-func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
-	c := p.Cluster
-	c.Epoch++
+// BeginEpoch begins the next epoch of the cluster, which accepts the present content of etcd after a restore: all nodes of a lower
+// epoch start over with it. r says who has restored it and when; BeginEpoch sets its other fields. It also deletes what was sent to
+// receivers of alerts, because nobody knows what they were sent after the snapshot: all that is open is sent again. It returns
+// task.ErrConflict if the record has changed since p was read. After task.ErrUnknown, the epoch in the record shows whether the write was
+// applied.
+func (s Cluster) BeginEpoch(ctx context.Context, p Present, r task.Restored) (task.Cluster, error) {
+	r.ID, r.FromEpoch, r.Epoch, r.Revision = task.NewUID(), p.Cluster.Epoch, task.NextEpoch(p.Cluster.Epoch, r.At.Time), p.Revision
+	c := p.Cluster.WithRestore(r)
+
 	sent := s.keys.SentAlerts()
 	if err := s.changeCluster(ctx, p.Record(), c, nil, clientv3.OpDelete(sent, withPrefix(sent))); err != nil {
-		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
+		return p.Cluster, fmt.Errorf("begin epoch %d of the cluster: %w", c.Epoch, err)
 	}
 
 	return c, nil

@@ -241,7 +241,7 @@ func TestRegister_FailsIfTheRecordOfTheClusterHasChanged(t *testing.T) {
 
 	there, err := w.Present(t.Context())
 	ok(t, err)
-	_, err = w.BumpEpoch(t.Context(), there) // another history, which the node has not accepted
+	_, err = w.BeginEpoch(t.Context(), there, task.Restored{At: task.At(noon)}) // another history, which the node has not accepted
 	ok(t, err)
 
 	n := task.Node{Name: "n2", Instance: "i2", State: task.NodeReady, Epoch: there.Cluster.Epoch}

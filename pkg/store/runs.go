@@ -190,14 +190,23 @@ func (s Runs) RunByID(ctx context.Context, ref record.Ref, id string) (task.Run,
 }
 
 // cancelParent requests the end of a run that has parts. The owner of its shard then ends
-// the parts. It returns task.ErrConflict if the record has changed since it was read.
-func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, who *task.Actor) (task.Run, error) {
-	if w.Fan.Cancel != "" {
+// the parts: with force also those that clean up. It returns task.ErrConflict if the record has changed since it was read.
+func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, force bool, who *task.Actor) (task.Run, error) {
+	fan := *w.Fan
+	force = force && fan.Flow != nil && !fan.Flow.Forced
+	if fan.Cancel != "" && !force {
 		return w.Run, nil
 	}
 
-	fan := *w.Fan
-	fan.Cancel, w.Fan, w.CancelledBy = task.ReasonCancelled, &fan, who
+	if fan.Cancel == "" {
+		fan.Cancel, w.CancelledBy = task.ReasonCancelled, who
+	}
+	if force {
+		flow := *fan.Flow
+		flow.Forced, fan.Flow = true, &flow
+	}
+	w.Fan = &fan
+
 	key := s.keys.Queued(ref, w.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{isUnchanged(key, mod)},

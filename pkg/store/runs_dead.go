@@ -68,6 +68,30 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 	return runs, nil
 }
 
+// DeadData is the data of a dead run of a workflow, with the mod revision at which it was read.
+type DeadData struct {
+	task.RunData
+	Mod int64
+}
+
+// DeadRunData returns the data of a dead run of a workflow, or task.ErrNotFound.
+func (s Runs) DeadRunData(ctx context.Context, ref record.Ref, run string) (DeadData, error) {
+	e, err := s.getOne(ctx, s.keys.RunData(ref, run))
+	if err == nil && e == nil {
+		err = task.ErrNotFound
+	}
+	if err != nil {
+		return DeadData{}, fmt.Errorf("read the steps of run %s of %s: %w", run, ref, err)
+	}
+
+	d, err := record.Decode[task.RunData](e.Value)
+	if err != nil {
+		return DeadData{}, fmt.Errorf("read the steps of run %s of %s: %w", run, ref, err)
+	}
+
+	return DeadData{d, e.ModRevision}, nil
+}
+
 // Revive deletes the dead run d and queues the run w, in one transaction. It returns
 // task.ErrConflict if the task or the dead run has changed since they were read, and
 // task.ErrUnknown if the outcome is unknown.
@@ -78,6 +102,22 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 // ReviveOnce is like Revive for a request that must queue at most one run. It also returns
 // task.ErrConflict if an earlier copy of the request has queued a run: RunOf returns it.
 func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.Waiting, once Idempotency) error {
+	return s.revive(ctx, st, d, w, once, nil)
+}
+
+// ReviveFlow is ReviveOnce for a run of a workflow. The transaction also puts the data of the new run, made from those of the dead one,
+// which it deletes. So the new run has its plan and the results that it keeps when its owner sees it.
+func (s Runs) ReviveFlow(ctx context.Context, st Stored, d record.Dead, w task.Waiting, once Idempotency, old DeadData, data task.RunData) error {
+	was, is := s.keys.RunData(st.Ref, d.ID), s.keys.RunData(st.Ref, w.ID)
+
+	return s.revive(ctx, st, d, w, once, &kv.Txn{
+		If:   []clientv3.Cmp{isUnchanged(was, old.Mod), isAbsent(is)},
+		Then: []clientv3.Op{clientv3.OpDelete(was), opPut(is, []byte(record.Encode(data)))},
+	})
+}
+
+// revive is ReviveOnce with more in its transaction, or nil.
+func (s Runs) revive(ctx context.Context, st Stored, d record.Dead, w task.Waiting, once Idempotency, more *kv.Txn) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("retry run %s of %s: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
@@ -88,6 +128,9 @@ func (s Runs) ReviveOnce(ctx context.Context, st Stored, d record.Dead, w task.W
 		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
 	}
 	s.remember(&t, once, record.Idempotency{Run: w.ID})
+	if more != nil {
+		t.If, t.Then = append(t.If, more.If...), append(t.Then, more.Then...)
+	}
 
 	res, err := s.writeTxn(ctx, t)
 	if err == nil && !res.Succeeded {
@@ -117,7 +160,7 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who *t
 
 	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, record.EncodeWaiting(d.Waiting)))
 	if err == nil {
-		err = s.deleteDismissed(ctx, ref, d.ID, marked, task.AlertClose{At: task.At(now), Why: task.AlertDismissed, By: who})
+		err = s.deleteDismissed(ctx, ref, d, marked, task.AlertClose{At: task.At(now), Why: task.AlertDismissed, By: who})
 	}
 
 	if err != nil {
@@ -131,9 +174,13 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who *t
 // the last, another run has died meanwhile, or the alert has changed.
 const maxDismissals = 3
 
-// deleteDismissed deletes a dead run with the mod revision mod.
-func (s Runs) deleteDismissed(ctx context.Context, ref record.Ref, run string, mod int64, how task.AlertClose) error {
-	key := s.keys.DeadRun(ref, run)
+// deleteDismissed deletes a dead run with the mod revision mod, with the data of a workflow.
+func (s Runs) deleteDismissed(ctx context.Context, ref record.Ref, d record.Dead, mod int64, how task.AlertClose) error {
+	key, run := s.keys.DeadRun(ref, d.ID), d.ID
+	gone := []clientv3.Op{clientv3.OpDelete(key)}
+	if d.Fan != nil && d.Fan.Flow != nil {
+		gone = append(gone, clientv3.OpDelete(s.keys.RunData(ref, run)))
+	}
 
 	for range maxDismissals {
 		closing, err := s.alertToClose(ctx, ref, run, how)
@@ -144,14 +191,14 @@ func (s Runs) deleteDismissed(ctx context.Context, ref record.Ref, run string, m
 			break
 		}
 
-		res, err := s.writeTxn(ctx, kv.Txn{If: append(closing.If, isUnchanged(key, mod)), Then: append(closing.Then, clientv3.OpDelete(key))})
+		res, err := s.writeTxn(ctx, kv.Txn{If: append(closing.If, isUnchanged(key, mod)), Then: append(closing.Then, gone...)})
 		if err != nil || res.Succeeded {
 			return err
 		}
 	}
 
 	// An alert that stays open is closed by the owner of the shard.
-	_, err := s.writeDead(ctx, key, mod, clientv3.OpDelete(key))
+	_, err := s.writeDead(ctx, key, mod, gone...)
 
 	return err
 }
@@ -161,7 +208,7 @@ func (s Runs) deleteDismissed(ctx context.Context, ref record.Ref, run string, m
 func (s Runs) alertToClose(ctx context.Context, ref record.Ref, run string, how task.AlertClose) (*kv.Txn, error) {
 	alert, dead := s.keys.Alert(ref, task.AlertFailures), s.keys.Dead(ref)
 
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(alert), clientv3.OpGet(dead, withPrefix(dead), clientv3.WithKeysOnly())).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(alert), clientv3.OpGet(dead, withPrefix(dead))).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("read the alert: %w: %w", task.ErrUnavailable, err)
 	}
@@ -177,7 +224,10 @@ func (s Runs) alertToClose(ctx context.Context, ref record.Ref, run string, how 
 	}
 
 	for _, other := range res.Responses[1].GetResponseRange().Kvs {
-		if id := string(other.Key)[len(dead):]; id != run && other.CreateRevision > a.Base {
+		if id := string(other.Key)[len(dead):]; id == run || other.CreateRevision <= a.Base {
+			continue
+		}
+		if record.IsDeadFailure(other.Value) {
 			return nil, nil
 		}
 	}
@@ -192,8 +242,8 @@ func (s Runs) alertToClose(ctx context.Context, ref record.Ref, run string, how 
 
 // writeDead applies op if the record of a dead run still has the mod revision mod. It returns
 // the revision of the write.
-func (s Runs) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
-	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: []clientv3.Op{op}})
+func (s Runs) writeDead(ctx context.Context, key string, mod int64, ops ...clientv3.Op) (int64, error) {
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: ops})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

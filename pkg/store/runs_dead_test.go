@@ -161,7 +161,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 
 	w.put(w.keys.DeadRun(others, "r1"), value)
 	w.put(w.keys.DeadRun(record.Ref{Namespace: "default", Name: "ab", Shard: ref.Shard}, "r1"), value) // a task whose name begins with the same letters
-	ok(t, w.TrimDead(t.Context(), w.fences, ref))
+	ok(t, w.TrimDead(t.Context(), w.fences, ref, store.KeepDead))
 
 	list := w.deadRuns(ref)
 	if len(list) != store.KeepDead || list[0].ID != fmt.Sprintf("r%03d", store.KeepDead+119) || list[len(list)-1].ID != "r120" {
@@ -170,7 +170,7 @@ func TestDead_ListsAndTrims(t *testing.T) {
 
 	shards := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	w.put(w.keys.DeadRun(ref, "r000"), value) // its tick is the oldest, and its record is the newest
-	ok(t, w.TrimDead(t.Context(), w.fences, ref))
+	ok(t, w.TrimDead(t.Context(), w.fences, ref, store.KeepDead))
 
 	if list := w.deadRuns(ref); len(list) != store.KeepDead || list[len(list)-1].ID != "r000" || list[len(list)-2].ID != "r121" {
 		t.Errorf("%d are left, from %s to %s", len(list), list[0].ID, list[len(list)-1].ID)
@@ -195,5 +195,5 @@ func TestDead_ListsAndTrims(t *testing.T) {
 	fences := w.fences
 	w.own(ref.Shard, "n2")
 	w.put(w.keys.DeadRun(ref, "r999"), value)
-	is(t, w.TrimDead(t.Context(), fences, ref), task.ErrFenced)
+	is(t, w.TrimDead(t.Context(), fences, ref, store.KeepDead), task.ErrFenced)
 }

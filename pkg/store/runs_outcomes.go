@@ -80,7 +80,8 @@ type outcomeReading struct {
 	from    string                      // the key from which the history is read
 	search  *historyEnd                 // for the newest records
 	queue   *etcdserverpb.RangeResponse // the beginning of the queue
-	newest  int64                       // create revision of the newest dead run; 0: none
+	newest  int64                       // create revision of the newest dead run that is a failure; 0: none
+	dead    []*mvccpb.KeyValue          // the dead runs, the newest first, without their values
 	isWhole bool                        // the search has found all records of the history
 }
 
@@ -120,12 +121,16 @@ func (s Runs) readOutcomes(ctx context.Context, tasks []OutcomeRead, list []Outc
 
 		for _, e := range res.Responses[3*i+1].GetResponseRange().Kvs {
 			if k, ok := s.keys.ParseShard(string(e.Key)); ok && o.owns(k.Run) {
-				o.newest = max(o.newest, e.CreateRevision)
+				o.dead = append(o.dead, e)
 			}
 		}
+		slices.SortFunc(o.dead, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
 	}
 
 	rev := res.Header.Revision
+	if err := s.findFailures(ctx, readings, rev); err != nil {
+		return err
+	}
 	if err := s.searchNewest(ctx, readings, first, rev, n); err != nil {
 		return err
 	}
@@ -214,6 +219,32 @@ func (s Runs) addHistory(ctx context.Context, o *outcomeReading, n int) error {
 	}
 
 	return err
+}
+
+// findFailures sets the create revision of the newest dead run of each task that counts as a failure. Nearly all do.
+func (s Runs) findFailures(ctx context.Context, readings []outcomeReading, rev int64) error {
+	for at := 0; ; at++ {
+		var ops []clientv3.Op
+		var of []*outcomeReading
+		for i := range readings {
+			if o := &readings[i]; o.newest == 0 && at < len(o.dead) {
+				of, ops = append(of, o), append(ops, clientv3.OpGet(string(o.dead[at].Key), clientv3.WithRev(rev)))
+			}
+		}
+
+		if len(ops) == 0 {
+			return nil
+		}
+
+		err := s.eachResponse(ctx, ops, func(i int, r *etcdserverpb.RangeResponse) {
+			if len(r.Kvs) > 0 && record.IsDeadFailure(r.Kvs[0].Value) {
+				of[i].newest = r.Kvs[0].CreateRevision
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // judgeFailing determines which tasks are failing. A success ends that, unless it is older than the newest dead run. It may

@@ -403,3 +403,38 @@ func TestOutcomes_ARunThatWaits(t *testing.T) {
 		})
 	}
 }
+
+// A workflow that was cancelled is dead, so that it can be retried, but its task is not failing because of it.
+func TestOutcomes_CancelledDeadRunsAreNoFailures(t *testing.T) {
+	const uid = "uid00001"
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+	for name, tt := range map[string]struct {
+		records []task.State // of runs that ended one after the other
+		failing bool
+	}{
+		"cancelled":                         {[]task.State{task.Cancelled, task.Cancelled}, false},
+		"failed, then cancelled":            {[]task.State{task.Failed, task.Cancelled, task.Cancelled}, true},
+		"cancelled, then failed":            {[]task.State{task.Cancelled, task.Failed}, true},
+		"failed, succeeded, then cancelled": {[]task.State{task.Failed, task.Succeeded, task.Cancelled}, false},
+	} {
+		etcd, keys := kvtest.Memory(t), testKeys(t, "/c")
+		s := store.New(etcd, kv.Direct(etcd), keys)
+		for i, state := range tt.records {
+			id := task.RunID(start.Add(time.Duration(i)*time.Second), uid)
+			end := task.Run{UID: uid, State: state, EndedAt: task.At(start), Trigger: task.TriggerSchedule}
+			_, err := etcd.Put(t.Context(), keys.Ended(ref, id), record.Encode(end))
+			ok(t, err)
+			if state != task.Succeeded {
+				_, err = etcd.Put(t.Context(), keys.DeadRun(ref, id), string(record.EncodeWaiting(task.Waiting{Run: end})))
+				ok(t, err)
+			}
+		}
+
+		list, err := s.Outcomes(t.Context(), []store.OutcomeRead{{Ref: ref, UID: uid}}, 5)
+		ok(t, err)
+		if list[0].Failing != tt.failing {
+			t.Errorf("%s: failing %t", name, list[0].Failing)
+		}
+	}
+}

@@ -82,6 +82,15 @@ func (s Runs) ManualRunsWait(ctx context.Context, ref record.Ref, most int) (boo
 // requests its end. It returns task.ErrNotFound if the run is not in the queue, and
 // task.ErrConflict if its record changes during the call.
 func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who *task.Actor, now time.Time) (task.Run, error) {
+	return s.cancelQueued(ctx, ref, id, false, who, now)
+}
+
+// ForceCancelQueued is CancelQueued for a run of a workflow whose cleanup must end, too. Of other runs it does the same as CancelQueued.
+func (s Runs) ForceCancelQueued(ctx context.Context, ref record.Ref, id string, who *task.Actor, now time.Time) (task.Run, error) {
+	return s.cancelQueued(ctx, ref, id, true, who, now)
+}
+
+func (s Runs) cancelQueued(ctx context.Context, ref record.Ref, id string, force bool, who *task.Actor, now time.Time) (task.Run, error) {
 	key := s.keys.Queued(ref, id)
 	e, err := s.getOne(ctx, key)
 	if err != nil {
@@ -97,15 +106,20 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who *
 	}
 	// A fan-out whose parts have begun cannot end before its parts do.
 	if w.UnderWay() {
-		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
+		return s.cancelParent(ctx, ref, w, e.ModRevision, force, who)
 	}
 
 	end := w.Run
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
-	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{isUnchanged(key, e.ModRevision)},
-		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), record.EncodeEnded(end))},
-	})
+	then := []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), record.EncodeEnded(end))}
+
+	// The run retries another run of a workflow, whose dead run was deleted for it. It becomes a dead run in its place, so what it keeps
+	// is not lost.
+	if w.Fan != nil && w.Fan.Flow != nil {
+		then = append(then, opPut(s.keys.DeadRun(ref, id), record.EncodeWaiting(task.Waiting{Run: end, Env: w.Env})))
+	}
+
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, e.ModRevision)}, Then: then})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
@@ -115,4 +129,47 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who *
 	}
 
 	return end, nil
+}
+
+// SetFlowPaused pauses or resumes a run of a workflow that is under way: while it is paused, none of its steps begins. It changes nothing if
+// the run already is so. It returns task.ErrNotFound if the run is not one that is under way, and task.ErrConflict if its record
+// changes during the call.
+func (s Runs) SetFlowPaused(ctx context.Context, ref record.Ref, id string, paused bool, who *task.Actor, now time.Time) error {
+	key := s.keys.Queued(ref, id)
+	e, err := s.getOne(ctx, key)
+	if err != nil {
+		return err
+	}
+	if e == nil {
+		return fmt.Errorf("run %s of %s: %w", id, ref, task.ErrNotFound)
+	}
+
+	w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: id}, e.Value)
+	switch {
+	case err != nil:
+		return err
+	case !w.UnderWay() || w.Fan.Flow == nil:
+		return fmt.Errorf("run %s of %s: %w", id, ref, task.ErrNotFound)
+	case paused == !w.PausedAt.IsZero():
+		return nil
+	case paused:
+		w.PausedAt, w.PausedBy = task.At(now), who
+	default:
+		w.PausedMS = w.PausedFor(now).Milliseconds()
+		w.PausedAt, w.PausedBy = task.Time{}, nil
+	}
+
+	res, err := s.writeTxn(ctx, kv.Txn{
+		If:   []clientv3.Cmp{isUnchanged(key, e.ModRevision)},
+		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
+	})
+	if err == nil && !res.Succeeded {
+		err = task.ErrConflict
+	}
+
+	if err != nil {
+		return fmt.Errorf("pause run %s of %s: %w", id, ref, err)
+	}
+
+	return nil
 }

@@ -34,6 +34,11 @@ type ShardEvent struct {
 	Value   []byte
 }
 
+// KeyValue returns the record as etcd returns it.
+func (ev *ShardEvent) KeyValue() *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(ev.Key), Value: ev.Value, CreateRevision: ev.Create, ModRevision: ev.Mod}
+}
+
 // ShardBatch is a step of what a worker receives about its shard: a page of its content at a
 // revision, or changes.
 type ShardBatch struct {

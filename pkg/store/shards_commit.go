@@ -33,12 +33,27 @@ const (
 	maxBytes = 1 << 20
 )
 
+// MaxCommitBytes is the size of the records for which an empty commit has room, beside its watermark and its comparisons.
+const MaxCommitBytes = maxBytes - 16<<10
+
 // Fences are the conditions under which a worker may write to its shard. Every
 // commit compares both, so a worker that has lost its shard or its session cannot
 // write (G1, G2).
 type Fences struct {
 	Owner kv.Fence // the owner key's mod revision
 	Node  kv.Fence // the own node key's create revision
+
+	// Gap is that of the session (see Session). No commit compares it.
+	Gap *task.Gap
+}
+
+// Session is a session of a node: the fence of its key, and what the session's join found in the cluster's record.
+type Session struct {
+	Fence kv.Fence
+	// Gap is what lost histories may have decided; nil if there were none. It is valid as long as the session: a restore ends all
+	// sessions, and begins an epoch in which all nodes join anew. A mirror of the cluster's record would not do, because it may lag
+	// behind the join, and what is in the gap would be decided without it.
+	Gap *task.Gap
 }
 
 // Commit is the only kind of write by which an owner changes its shard. Build it

@@ -20,7 +20,8 @@ type Past struct {
 	ID        string // the last part of the key: the run id, with a suffix if it is a late result
 	Late      bool   // a late result, which changes no outcome (G12)
 	Succeeded bool   // set only if states were requested
-	Mod       int64  // mod revision; the records were written in this order
+	Mod       int64  // mod revision
+	Create    int64  // create revision; runs have ended in this order
 }
 
 // History lists the records in the history of a task in the order of their keys, which is that
@@ -47,7 +48,7 @@ func pastOf(prefix string, all []*mvccpb.KeyValue, states bool) []Past {
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
 		past[i].Late = strings.Contains(past[i].ID, record.LateMark)
-		past[i].Mod = e.ModRevision
+		past[i].Mod, past[i].Create = e.ModRevision, e.CreateRevision
 		if states {
 			r, err := record.DecodeRunValue(e.Value)
 			past[i].Succeeded = err == nil && r.State == task.Succeeded
@@ -93,14 +94,18 @@ func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone 
 	return nil
 }
 
-// KeepDead is how many dead runs of a task are kept.
-const KeepDead = 100
+// KeepDead is how many dead runs of a task are kept, and KeepDeadFlows how many of a workflow, which have their plans and
+// results, too.
+const (
+	KeepDead      = 100
+	KeepDeadFlows = 20
+)
 
-// TrimDead deletes the dead runs of a task except the KeepDead that were written last, whatever
-// the times of their ticks. It compares the fences as TrimHistory does.
-func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
+// TrimDead deletes the dead runs of a task except the given number that were written last,
+// whatever the times of their ticks. It compares the fences as TrimHistory does.
+func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref, keep int) error {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
-	if err != nil || len(all) <= KeepDead {
+	if err != nil || len(all) <= keep {
 		return err
 	}
 
@@ -108,7 +113,7 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	// going until now, so the order of the writes counts.
 	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
 
-	for some := range slices.Chunk(all[:len(all)-KeepDead], maxTrims) {
+	for some := range slices.Chunk(all[:len(all)-keep], maxTrims) {
 		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
 		for _, e := range some {
 			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))

@@ -29,6 +29,27 @@ type HistoryToTrim struct {
 	Newest   *LedgerChunk // the newest chunk of the ledger; nil: the ledger is empty
 	Chunks   int64        // how many there are
 	Dead     []DeadRun    // the dead runs of the task, and of a deleted task of the same name
+
+	// Sent is the position up to which the subscribers of the task need no record: that of its cursor, or that of its oldest
+	// subscriber. nil: it has no subscribers.
+	Sent *record.Cursor
+}
+
+// KeepUnsent removes, from records that a trim wants to delete, those of which the subscribers of the task have not been sent
+// what they are owed, and the late results of such runs. It returns the others.
+func (h *HistoryToTrim) KeepUnsent(gone []Past) []Past {
+	if h.Sent == nil {
+		return gone
+	}
+
+	unsent := map[string]bool{}
+	for _, p := range gone {
+		if !p.Late && p.Position().Compare(*h.Sent) > 0 {
+			unsent[p.ID] = true
+		}
+	}
+
+	return slices.DeleteFunc(gone, func(p Past) bool { return unsent[p.Run()] })
 }
 
 // DeadRun is a dead run in the records of a task.
@@ -83,9 +104,12 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 
 	newestChunk := []clientv3.OpOption{withPrefix(ledger), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(1)}
 
-	// The third range lists the history, and the last one has the values. That may be the same one.
-	ops := make([]clientv3.Op, 0, 4)
-	ops = append(ops, clientv3.OpGet(ledger, newestChunk...), clientv3.OpGet(dead, withPrefix(dead), clientv3.WithKeysOnly()))
+	subscribers := s.keys.Subscribers(ref)
+
+	// The fifth range lists the history, and the last one has the values. That may be the same one.
+	ops := make([]clientv3.Op, 0, 6)
+	ops = append(ops, clientv3.OpGet(ledger, newestChunk...), clientv3.OpGet(dead, withPrefix(dead), clientv3.WithKeysOnly()),
+		clientv3.OpGet(s.keys.Sent(ref)), clientv3.OpGet(subscribers, withPrefix(subscribers), clientv3.WithKeysOnly()))
 	switch {
 	case read.States:
 		ops = append(ops, clientv3.OpGet(history, clientv3.WithRange(end), clientv3.WithLimit(rangePage)))
@@ -108,7 +132,7 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 	list.Values = valuesOf(res.Responses[len(ops)-1].GetResponseRange().Kvs, read.Values)
 
 	// A history that is longer than expected is listed in pages.
-	page := res.Responses[2].GetResponseRange()
+	page := res.Responses[4].GetResponseRange()
 	all := page.Kvs
 	if page.More && len(all) > 0 {
 		var keysOnly []clientv3.OpOption
@@ -121,6 +145,11 @@ func (s Shards) HistoryToTrim(ctx context.Context, ref record.Ref, read TrimRead
 			return list, fmt.Errorf("list history of %s: %w", ref, err)
 		}
 		all = append(all, rest...)
+	}
+
+	if all := res.Responses[3].GetResponseRange().Kvs; len(all) > 0 {
+		position := sentUpTo(readAt(kv.Result{Responses: res.Responses}, 2), oldestMod(all))
+		list.Sent = &position
 	}
 
 	for _, e := range res.Responses[1].GetResponseRange().Kvs {

@@ -41,6 +41,12 @@ type Stored struct {
 	// in docs/architecture.md).
 	MarkBy task.Time
 
+	// Links is what a write changes of the links to the sources of the task. A deletion does not need it.
+	Links LinkChange
+
+	// Force deletes a task even if other tasks run after it.
+	Force bool
+
 	// NoRoom states that etcd is so full that deletions shall make room: see task.Cluster.LedgerLimit. Only Revisions sets it.
 	NoRoom bool
 
@@ -51,20 +57,16 @@ type Stored struct {
 // the tombstone of a deleted task of that name. It returns task.ErrExists if the spec or the
 // entry exists.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
-	res, err := s.createTask(ctx, ref, t, e, nil, Idempotency{})
+	res, err := s.createTask(ctx, Stored{Ref: ref, Task: t, Entry: e}, nil, Idempotency{})
 	return res.Revision, err
 }
 
-// CreateTaskReadingFreezes is like CreateTask, and returns the freezes that are in force at the
-// revision of the write. Reading them in the same transaction saves a request.
-func (s Tasks) CreateTaskReadingFreezes(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
-	return s.CreateTaskOnce(ctx, ref, t, e, Idempotency{})
-}
-
-// CreateTaskOnce is like CreateTaskReadingFreezes for a request that must create at most one task. It returns task.ErrConflict
-// if an earlier copy of the request has created one: TaskOf returns its uid.
-func (s Tasks) CreateTaskOnce(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, once Idempotency) (FreezeRecord, error) {
-	res, err := s.createTask(ctx, ref, t, e, nil, once, clientv3.OpGet(s.keys.Freezes()))
+// CreateTaskOnce is like CreateTask for a request that must create at most one task, and with the links of st. It returns
+// task.ErrConflict if an earlier copy of the request has created one (TaskOf returns its uid), or if the links have changed since
+// they were read. It also returns the freezes that are in force at the revision of the write: reading them in the same transaction
+// saves a request.
+func (s Tasks) CreateTaskOnce(ctx context.Context, st Stored, once Idempotency) (FreezeRecord, error) {
+	res, err := s.createTask(ctx, st, nil, once, clientv3.OpGet(s.keys.Freezes()))
 	if err != nil {
 		return FreezeRecord{}, err
 	}
@@ -72,14 +74,14 @@ func (s Tasks) CreateTaskOnce(ctx context.Context, ref record.Ref, t task.Task, 
 	return freezeRecord(readAt(res, 0), res.Revision), nil
 }
 
-// UndeleteTask is like CreateTaskReadingFreezes for a task whose tombstone has a revision. If another request has deleted the
+// UndeleteTask is like CreateTaskOnce for a task whose tombstone has a revision. If another request has deleted the
 // task again, swept the tombstone or created the task, it returns task.ErrConflict. So the task that comes back is the one that
 // the caller has read and may see.
-func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref record.Ref, t task.Task, e task.Entry) (FreezeRecord, error) {
-	same := []clientv3.Cmp{isUnchanged(s.keys.Tombstone(ref), tombstone.Revision)}
-	res, err := s.createTask(ctx, ref, t, e, same, Idempotency{}, clientv3.OpGet(s.keys.Freezes()))
+func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, st Stored) (FreezeRecord, error) {
+	same := []clientv3.Cmp{isUnchanged(s.keys.Tombstone(st.Ref), tombstone.Revision)}
+	res, err := s.createTask(ctx, st, same, Idempotency{}, clientv3.OpGet(s.keys.Freezes()))
 	if errors.Is(err, task.ErrExists) {
-		return FreezeRecord{}, fmt.Errorf("undelete task %s: %w", ref, task.ErrConflict)
+		return FreezeRecord{}, fmt.Errorf("undelete task %s: %w", st.Ref, task.ErrConflict)
 	}
 	if err != nil {
 		return FreezeRecord{}, err
@@ -90,27 +92,46 @@ func (s Tasks) UndeleteTask(ctx context.Context, tombstone DeletedTask, ref reco
 
 // createTask creates a task if also some comparisons hold. The transaction begins with some reads, whose results are the first
 // responses.
-func (s Tasks) createTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry, also []clientv3.Cmp, once Idempotency, reads ...clientv3.Op) (kv.Result, error) {
+func (s Tasks) createTask(ctx context.Context, st Stored, also []clientv3.Cmp, once Idempotency, reads ...clientv3.Op) (kv.Result, error) {
+	ref := st.Ref
+	linked := s.linkTxn(&st)
 	txn := kv.Txn{
-		If:   append(also, isAbsent(s.keys.Spec(ref)), isAbsent(s.keys.Entry(ref))),
-		Then: slices.Concat(reads, s.putNew(ref, t, &e), []clientv3.Op{clientv3.OpDelete(s.keys.Tombstone(ref))}),
+		If:   slices.Concat(also, []clientv3.Cmp{isAbsent(s.keys.Spec(ref)), isAbsent(s.keys.Entry(ref))}, linked.If),
+		Then: slices.Concat(reads, s.putNew(ref, st.Task, &st.Entry), linked.Then, []clientv3.Op{clientv3.OpDelete(s.keys.Tombstone(ref))}),
 	}
-	if s.remember(&txn, once, record.Idempotency{UID: t.UID, At: t.CreatedAt}); once.Key != "" {
-		txn.Else = []clientv3.Op{clientv3.OpGet(s.keys.IdempotencyRecord(once.Key))}
+
+	// What else than the task can make the comparisons fail is read then, to tell which of them did.
+	if s.remember(&txn, once, record.Idempotency{UID: st.Task.UID, At: st.Task.CreatedAt}); once.Key != "" {
+		txn.Else = append(txn.Else, clientv3.OpGet(s.keys.IdempotencyRecord(once.Key)))
+	}
+	if len(linked.If) > 0 {
+		txn.Else = append(txn.Else, clientv3.OpGet(s.keys.Spec(ref), clientv3.WithKeysOnly()), clientv3.OpGet(s.keys.Entry(ref), clientv3.WithKeysOnly()))
 	}
 
 	res, err := s.writeTxn(ctx, txn)
 	switch {
 	case err != nil:
 		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, err)
-	// An earlier copy of the request has created the task, or has used the key for another one.
-	case !res.Succeeded && readAt(res, 0) != nil:
-		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, task.ErrConflict)
-	case !res.Succeeded:
-		return kv.Result{}, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
+	case res.Succeeded:
+		return res, nil
 	}
 
-	return res, nil
+	first := 0
+	if once.Key != "" {
+		first = 1
+	}
+	err = task.ErrExists
+
+	switch {
+	// An earlier copy of the request has created the task, or has used the key for another one.
+	case first == 1 && readAt(res, 0) != nil:
+		err = task.ErrConflict
+	// The links were checked before another writer changed some, or a source was deleted.
+	case len(linked.If) > 0 && readAt(res, first) == nil && readAt(res, first+1) == nil:
+		err = task.ErrConflict
+	}
+
+	return kv.Result{}, fmt.Errorf("create task %s: %w", ref, err)
 }
 
 // putSpec returns the put of a spec. The revision is not part of the value.
@@ -148,12 +169,14 @@ func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 }
 
 // UpdateTask replaces the task old by t and e, and returns the revision. It returns
-// task.ErrConflict if the spec or the entry has changed since old was read, or if the watermark
-// is later than old.MarkBy.
+// task.ErrConflict if the spec or the entry has changed since old was read, if the watermark
+// is later than old.MarkBy, or if the links have changed since old.Links was checked.
 func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
+	linked := s.linkTxn(&Stored{Ref: old.Ref, Task: t, Entry: e, Links: old.Links})
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   append(s.compareWatermark(&old), isUnchanged(s.keys.Spec(old.Ref), old.Task.Revision), isUnchanged(s.keys.Entry(old.Ref), old.EntryMod)),
-		Then: append(s.putOver(&old, t, &e), s.revisionPuts(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
+		If: slices.Concat(s.compareWatermark(&old),
+			[]clientv3.Cmp{isUnchanged(s.keys.Spec(old.Ref), old.Task.Revision), isUnchanged(s.keys.Entry(old.Ref), old.EntryMod)}, linked.If),
+		Then: slices.Concat(s.putOver(&old, t, &e), linked.Then, s.revisionPuts(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})),
 	})
 	switch {
 	case err != nil:
@@ -177,9 +200,9 @@ func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 
 // DeleteTaskLeavingTombstone deletes a task with its queue, history, ledger, dead runs and versions, and leaves a
 // tombstone. It returns task.ErrConflict if the spec or the entry has changed since old was
-// read. It does not touch active attempts: the owner of the shard cancels them when it receives
-// the deletion of the entry. If etcd is full, it deletes the task without a tombstone, because a full
-// etcd accepts deletions only.
+// read, and ErrDependents if other tasks run after it, unless old.Force is set. It does not touch active
+// attempts: the owner of the shard cancels them when it receives the deletion of the entry. If etcd is full, it
+// deletes the task without a tombstone, because a full etcd accepts deletions only.
 func (s Tasks) DeleteTaskLeavingTombstone(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
 	rev, err := s.removeTask(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
@@ -190,14 +213,20 @@ func (s Tasks) DeleteTaskLeavingTombstone(ctx context.Context, old Stored, t rec
 
 // removeTask deletes the task old, with further operations in the same transaction.
 func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
-	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
-	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{isUnchanged(spec, old.Task.Revision), isUnchanged(entry, old.EntryMod)},
-		Then: append(s.removalOps(old.Ref), more...),
-	})
+	removal, err := s.removalTxn(ctx, &old)
+	if err != nil {
+		return 0, fmt.Errorf("delete task %s: %w", old.Ref, err)
+	}
+
+	removal.If = append(removal.If, isUnchanged(s.keys.Spec(old.Ref), old.Task.Revision), isUnchanged(s.keys.Entry(old.Ref), old.EntryMod))
+	removal.Then = append(removal.Then, more...)
+
+	res, err := s.writeTxn(ctx, removal)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("delete task %s: %w", old.Ref, err)
+	case !res.Succeeded && readAt(res, 0) != nil:
+		return 0, fmt.Errorf("delete task %s: %w", old.Ref, ErrDependents)
 	case !res.Succeeded:
 		return 0, fmt.Errorf("delete task %s: %w", old.Ref, task.ErrConflict)
 	}
@@ -205,14 +234,34 @@ func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) 
 	return res.Revision, nil
 }
 
-// removalOps returns the operations that delete all records of a task, except attempts in
-// inboxes and the tombstone.
-func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref)), clientv3.OpDelete(s.keys.BootTask(ref))}
-	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref), s.keys.LedgerOf(ref)} {
-		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
+// removalTxn returns what deletes all records of a task, except attempts in inboxes and the tombstone. Without Force, the
+// transaction fails if other tasks run after the task, and then reads the first of them.
+//
+// The records of those that run after it remain. A new task of its name has these dependents, as their own records say.
+func (s Tasks) removalTxn(ctx context.Context, old *Stored) (t kv.Txn, err error) {
+	ref := old.Ref
+	t.Then = []clientv3.Op{
+		clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref)), clientv3.OpDelete(s.keys.BootTask(ref)), clientv3.OpDelete(s.keys.Sent(ref)),
 	}
-	return ops
+	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref), s.keys.LedgerOf(ref), s.keys.Triggers(ref), s.keys.RunDataOf(ref)} {
+		t.Then = append(t.Then, clientv3.OpDelete(prefix, withPrefix(prefix)))
+	}
+
+	sources, err := s.sourcesOf(ctx, old)
+	if err != nil {
+		return t, err
+	}
+	for _, source := range sources {
+		t.Then = append(t.Then, clientv3.OpDelete(s.keys.Subscriber(source, ref.Name)))
+	}
+
+	if !old.Force {
+		dependents := s.keys.Subscribers(ref)
+		t.If = []clientv3.Cmp{isAbsent(dependents).WithRange(clientv3.GetPrefixRangeEnd(dependents))}
+		t.Else = []clientv3.Op{clientv3.OpGet(dependents, withPrefix(dependents), clientv3.WithKeysOnly(), clientv3.WithLimit(1))}
+	}
+
+	return t, nil
 }
 
 // Revisions reads the revisions that the deletion of a task compares, and as much of the spec and the entry
@@ -504,7 +553,7 @@ func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after stri
 // task until ExpireTask returns.
 //
 // It returns task.ErrConflict if a condition does not hold, or if the shard's watermark was
-// written during the call. Then nothing is changed. After task.ErrUnknown, the transaction may
+// written during the call, and ErrDependents if other tasks run after the task. Then nothing is changed. After task.ErrUnknown, the transaction may
 // still be applied, but not after the next commit of the shard, because it compares the
 // watermark.
 func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMod int64, t record.Tombstone) error {
@@ -519,18 +568,24 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 		return err
 	}
 
+	removal, err := s.removalTxn(ctx, &old)
+	if err != nil {
+		return err
+	}
+
 	queue := s.keys.QueueOf(ref)
-	res, err := s.writeTxn(ctx, kv.Txn{
-		If: []clientv3.Cmp{
-			// The comparison of the watermark ensures that a delayed copy of this transaction
-			// cannot delete runs that a later commit has dispatched or queued.
-			f.Owner.Compare(), f.Node.Compare(), isUnchanged(s.keys.Spec(ref), old.Task.Revision), isUnchanged(s.keys.Entry(ref), entryMod),
-			isUnchanged(watermark, mark.GetModRevision()),
-			isAbsent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
-		},
-		Then: append(s.removalOps(ref), s.putTombstone(ref, t)),
-	})
-	if err == nil && !res.Succeeded {
+	// The comparison of the watermark ensures that a delayed copy of this transaction cannot delete runs that a later commit has
+	// dispatched or queued.
+	removal.If = append(removal.If, f.Owner.Compare(), f.Node.Compare(), isUnchanged(s.keys.Spec(ref), old.Task.Revision), isUnchanged(s.keys.Entry(ref), entryMod),
+		isUnchanged(watermark, mark.GetModRevision()), isAbsent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)))
+	removal.Then = append(removal.Then, s.putTombstone(ref, t))
+
+	res, err := s.writeTxn(ctx, removal)
+	switch {
+	case err != nil || res.Succeeded:
+	case readAt(res, 0) != nil:
+		err = ErrDependents
+	default:
 		err = task.ErrConflict
 	}
 

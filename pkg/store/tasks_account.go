@@ -201,6 +201,8 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 		{Key: s.keys.Parts(ref), What: "parts"},
 		{Key: s.keys.Dead(ref), What: "dead"}, {Key: s.keys.Versions(ref), What: "versions"},
 		{Key: s.keys.LedgerOf(ref), What: "ledger"}, {Key: s.keys.BootTask(ref), What: "boot"},
+		{Key: s.keys.Subscribers(ref), What: "subscribers"}, {Key: s.keys.Sent(ref), What: "sent"}, {Key: s.keys.Triggers(ref), What: "triggers"},
+		{Key: s.keys.RunDataOf(ref), What: "rundata"},
 		{Key: s.keys.Watermark(ref.Shard), What: "watermark"}, {Key: s.keys.Owner(ref.Shard), What: "owner"},
 	}
 	ops := make([]clientv3.Op, len(list))

@@ -20,7 +20,7 @@ const MaxTogether = 60
 // Change is the creation of a task, or its replacement.
 type Change struct {
 	Old *Stored // the task as it was read; its revisions are compared; nil: the task must not exist
-	New *Stored // Ref, Task and Entry are written
+	New *Stored // Ref, Task, Entry and Links are written
 }
 
 // Found is the current state of a task. Err is task.ErrNotFound if it does not exist, and
@@ -43,9 +43,13 @@ const (
 // former spec is kept.
 func Fitting(changes []Change) int {
 	ops, former := 0, 0
-	revised := map[int]bool{}
+	revised, linked := map[int]bool{}, map[string]bool{}
 	for i, c := range changes {
-		ops += 2
+		ops += 2 + len(c.New.Links.Added) + len(c.New.Links.Removed) // no more comparisons than operations
+		if ns := c.New.Ref.Namespace; len(c.New.Links.Added) > 0 && !linked[ns] {
+			linked[ns] = true
+			ops++ // the key of the graph
+		}
 		if ranAtBoot := c.Old != nil && c.Old.Entry.Schedule.AtBoot(); ranAtBoot != c.New.Entry.Schedule.AtBoot() {
 			ops++ // the key that says so
 		}
@@ -68,10 +72,11 @@ func Fitting(changes []Change) int {
 }
 
 // ChangeTasks applies all changes at one revision, which it returns, or none of them. The
-// changes must concern different tasks, and must not be more than Fitting allows. Their values
+// changes must concern different tasks, none of which is a source that another one gets, and must not be more than Fitting allows.
+// Their values
 // together must be smaller than etcd's limit of 1.5 MiB for a request.
 //
-// It returns task.ErrConflict if one of the tasks is not as its change requires. Then found
+// It returns task.ErrConflict if one of the tasks or a link is not as its change requires. Then found
 // contains the current state of each task, in the same order and at one revision.
 //
 // It deletes the tombstones of tasks that are created again, as far as the transaction has
@@ -94,7 +99,8 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		txn.Else = s.readsOf(refs)
 	}
 
-	for _, c := range changes {
+	stored := make([]*Stored, len(changes))
+	for i, c := range changes {
 		spec, entry := s.keys.Spec(c.New.Ref), s.keys.Entry(c.New.Ref)
 		var specMod, entryMod int64
 		if c.Old != nil {
@@ -108,7 +114,11 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		} else {
 			txn.Then = append(txn.Then, s.putNew(c.New.Ref, c.New.Task, &c.New.Entry)...)
 		}
+		stored[i] = c.New
 	}
+
+	linked := s.linkTxn(stored...)
+	txn.If, txn.Then = append(txn.If, linked.If...), append(txn.Then, linked.Then...)
 
 	// The keys revised must follow all entries (see revisionPuts).
 	txn.Then = append(txn.Then, s.revisionPuts(changes...)...)

@@ -80,6 +80,8 @@ func TestBeginsTicks(t *testing.T) {
 		{"NamespaceRev", "", nothing, func(e *task.Entry) { e.NamespaceRev++ }, false},
 		{"Alerts", "", nothing, func(e *task.Entry) { e.Alerts = &task.Alerts{} }, false},
 		{"Receiver", "", nothing, func(e *task.Entry) { e.Receiver = &task.Receiver{} }, false},
+		{"Links", "", nothing, func(e *task.Entry) { e.Links = []task.Link{{Task: "b", Generation: 1}} }, false},
+		{"Join", "", nothing, func(e *task.Entry) { e.Join = task.JoinAny }, false},
 		{"Labels", "", nothing, func(e *task.Entry) { e.Labels = map[string]string{"team": "data"} }, false},
 	} {
 		old := entry(spec(record.Ref{Namespace: "default", Name: "a"}))

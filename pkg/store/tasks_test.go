@@ -35,12 +35,12 @@ func TestCreateTask_WritesSpecAndEntryTogether(t *testing.T) {
 	}
 }
 
-func TestCreateTaskReadingFreezes_ReturnsThoseOfItsRevision(t *testing.T) {
+func TestCreateTaskOnce_ReturnsTheFreezesOfItsRevision(t *testing.T) {
 	w := newWorld(t)
 	other := ref
 	other.Name = "b"
 
-	none, err := w.CreateTaskReadingFreezes(t.Context(), ref, spec(ref), entry(spec(ref)))
+	none, err := w.CreateTaskOnce(t.Context(), store.Stored{Ref: ref, Task: spec(ref), Entry: entry(spec(ref))}, store.Idempotency{})
 	ok(t, err)
 	if none.Revision != w.stored(ref).Task.Revision || none.Mod != 0 || none.Of("default") != nil {
 		t.Errorf("nothing is frozen: %+v", none)
@@ -49,13 +49,13 @@ func TestCreateTaskReadingFreezes_ReturnsThoseOfItsRevision(t *testing.T) {
 	mod, err := w.SetFreezes(t.Context(), none, task.Freezes{Holding: []task.Freeze{{Namespace: "default", Reason: "maintenance"}}})
 	ok(t, err)
 
-	frozen, err := w.CreateTaskReadingFreezes(t.Context(), other, spec(other), entry(spec(other)))
+	frozen, err := w.CreateTaskOnce(t.Context(), store.Stored{Ref: other, Task: spec(other), Entry: entry(spec(other))}, store.Idempotency{})
 	ok(t, err)
 	if frozen.Revision != w.stored(other).Task.Revision || frozen.Mod != mod || frozen.Of("default") == nil || frozen.Of("ops") != nil {
 		t.Errorf("the namespace is frozen: %+v", frozen)
 	}
 
-	_, err = w.CreateTaskReadingFreezes(t.Context(), other, spec(other), entry(spec(other)))
+	_, err = w.CreateTaskOnce(t.Context(), store.Stored{Ref: other, Task: spec(other), Entry: entry(spec(other))}, store.Idempotency{})
 	is(t, err, task.ErrExists)
 }
 

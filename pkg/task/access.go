@@ -152,9 +152,9 @@ func (g *AuditGap) Covers(revision int64, isAccess bool) bool {
 // AuditObject is an object that a transaction changed, or that a request has read. It has values only of access records,
 // which contain no secrets apart from the hash of a token, and never that hash.
 type AuditObject struct {
-	Kind       string        `json:"kind" doc:"task, run, alert, silence, alert-rule, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, or key for what a repair deleted."`
+	Kind       string        `json:"kind" doc:"task, run, alert, silence, alert-rule, secret, freeze, node, cluster, member, role, binding, namespace, node-limit, token, subject, backup, or key for what a repair deleted."`
 	Namespace  string        `json:"namespace,omitempty" doc:"The namespace of the object, if it belongs to one."`
-	Name       string        `json:"name,omitempty" doc:"Of a run: the task's name. Of an alert: TASK:KIND. Of a silence: its ID."`
+	Name       string        `json:"name,omitempty" doc:"Of a run: the task's name. Of an alert: TASK:KIND. Of a silence: its ID. Of a backup: the SHA-256 of the snapshot."`
 	Run        string        `json:"run,omitempty" doc:"The id of the run, of a record of a run."`
 	Change     string        `json:"change" doc:"put, delete or read."`
 	UID        string        `json:"uid,omitempty" doc:"The uid of the task."`

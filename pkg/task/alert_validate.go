@@ -42,11 +42,14 @@ func ReceiverDefaults(a Action) Spec {
 	return s
 }
 
-// DefaultsOf returns the defaults of tasks like s: a receiver and a task that runs at boot have defaults of their own.
+// DefaultsOf returns the defaults of tasks like s: receivers, tasks that run at boot and tasks with sources have defaults of
+// their own.
 func DefaultsOf(s Spec) Spec {
 	switch {
 	case s.Receiver != nil:
 		return ReceiverDefaults(s.Action)
+	case len(s.After) > 0:
+		return dependentDefaults(s)
 	case s.Schedule.AtBoot():
 		return bootDefaults()
 	}
@@ -65,9 +68,9 @@ func (s *Spec) completeReceiver() {
 	}
 }
 
-// alertChecks are the checks of alerts and receivers, in order.
-func (s *Spec) alertChecks() []func() error {
-	return []func() error{s.validateAlerts, s.validateLimits, s.validateNotify, s.validateReceiver}
+// specChecks are the checks of what is only in specs, or on which no ticks depend: alerts, receivers, and references to causes.
+func (s *Spec) specChecks() []func() error {
+	return []func() error{s.validateAlerts, s.validateLimits, s.validateNotify, s.validateReceiver, s.validateCauseRefs}
 }
 
 // validateLimits refuses limits that no run can exceed.

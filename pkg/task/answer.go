@@ -179,6 +179,6 @@ type Stretch struct {
 	First    Time    `json:"first" doc:"The first of these ticks."`
 	Last     Time    `json:"last" doc:"The last of these ticks."`
 	Count    int64   `json:"count" doc:"The number of ticks, or of manual runs."`
-	Manual   bool    `json:"manual,omitempty" doc:"Whether these are manual runs instead of ticks."`
+	Manual   bool    `json:"manual,omitempty" doc:"Whether these are runs without a tick, manual or started by other tasks."`
 	Sentence string  `json:"sentence" doc:"The same in one sentence."`
 }

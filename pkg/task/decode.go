@@ -26,10 +26,13 @@ func DecodeSpec(b []byte) (Spec, error) {
 	fallback := Defaults()
 
 	// Some tasks have defaults of their own. Whether a task is one of them is known only now.
-	if err == nil && (s.Receiver != nil || s.Schedule.AtBoot()) {
+	if err == nil && (s.Receiver != nil || s.Schedule.AtBoot() || len(s.After) > 0) {
 		s, fallback = DefaultsOf(s), DefaultsOf(s)
 		err = decodeStrict(b, &s, false)
 		s.completeReceiver()
+	}
+	if err == nil && len(s.After) > 0 {
+		err = s.requireOverlap(b)
 	}
 
 	if s.Retry.On == nil { // encoding/json sets a list to nil for null
@@ -45,6 +48,7 @@ func DecodeSpec(b []byte) (Spec, error) {
 
 	if err == nil && s.Overlap == OverlapQueue && s.Queue.Limit == 0 {
 		err = refuseNoRoom(b)
+		s.completeDependent()
 	}
 
 	if err == nil && s.Action.Process != nil && bytes.Contains(b, []byte(`"limits"`)) {
@@ -53,6 +57,10 @@ func DecodeSpec(b []byte) (Spec, error) {
 
 	if err == nil && s.Action.HTTP != nil {
 		err = normalizeHTTP(s.Action.HTTP)
+	}
+
+	if err == nil && s.Action.Workflow != nil {
+		err = s.Action.Workflow.completeSteps(b)
 	}
 
 	if err == nil && s.Action.HTTP != nil && bytes.Contains(b, []byte(`"limit"`)) {
@@ -224,7 +232,7 @@ func (c checker) checkValue(t reflect.Type, at *place, depth int, nullable bool)
 
 	switch tok {
 	case json.Delim('{'):
-		return c.checkObject(t, at, depth)
+		return c.checkObject(objectType(t), at, depth)
 	case json.Delim('['):
 		return c.checkList(t, at, depth)
 	}
@@ -287,6 +295,14 @@ func receivingType(t reflect.Type) reflect.Type {
 		return nil
 	}
 
+	return t
+}
+
+// objectType returns the type whose fields an object fills that stands for a value of type t. A single source needs no list.
+func objectType(t reflect.Type) reflect.Type {
+	if t == sourcesType {
+		return sourceType
+	}
 	return t
 }
 

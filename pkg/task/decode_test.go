@@ -516,11 +516,12 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 		"start_deadline": "1m", "pause_after_failures": 5, "shadow": true, "metrics": false,
 		"kill_signal": "SIGINT", "success": {"exit_codes": [3]}, "output": {"limit": "1Mi"}, "accept": {"target": true},
 		"alerts": {"notify": ["ops/slack"]}`)), UID: "u", Generation: 3}
-	full.MaxActive, full.Receiver = 2, &Receiver{} // not possible with queue
+	full.MaxActive, full.Receiver, full.Join = 2, &Receiver{}, JoinAny // not possible with queue
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
 	e.Own = &Own{} // the spec cannot set what has happened
 	e.NamespaceRev = 1
+	e.Links = []Link{{Task: "import", Generation: 3}}
 
 	v, spec := reflect.ValueOf(e), reflect.ValueOf(full.Spec)
 	for _, f := range reflect.VisibleFields(v.Type()) {
@@ -533,7 +534,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 		}
 	}
 
-	not := map[string]bool{"PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true}
+	not := map[string]bool{"After": true, "PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true}
 	fields := maps.Collect(func(yield func(string, bool) bool) {
 		for _, f := range reflect.VisibleFields(spec.Type()) {
 			yield(f.Name, true)

@@ -2,6 +2,7 @@ package task
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -75,6 +76,10 @@ func fieldsAsJSON(record any) map[string]json.RawMessage {
 // flattenInto adds the values of a document to out, keyed by their paths.
 func flattenInto(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
 	for name, value := range doc {
+		if path == "" && name == "after" && flattenSources(out, value) {
+			continue
+		}
+
 		var inner map[string]json.RawMessage
 		if len(value) > 0 && value[0] == '{' && json.Unmarshal(value, &inner) == nil && len(inner) > 0 {
 			flattenInto(out, path+name+".", inner)
@@ -83,6 +88,24 @@ func flattenInto(out map[string]json.RawMessage, path string, doc map[string]jso
 
 		out[path+name] = value
 	}
+}
+
+// flattenSources adds the sources of a task to out, each with the ends that count, so that a source that is added or removed is one
+// change. It returns false if the value has another form.
+func flattenSources(out map[string]json.RawMessage, value json.RawMessage) bool {
+	var sources Sources
+	if json.Unmarshal(value, &sources) != nil {
+		return false
+	}
+
+	for _, s := range sources {
+		out["after."+s.Task], _ = json.Marshal(cmp.Or(s.When, WhenSucceeded)) // a string
+		if len(s.Results) > 0 {
+			out["after."+s.Task+".results"], _ = json.Marshal(s.Results)
+		}
+	}
+
+	return true
 }
 
 // decodeValue decodes a JSON value; nil if it is absent.

@@ -27,12 +27,12 @@ type Event struct {
 	Run           string `json:"run,omitempty" doc:"The id of the run that it is about."`
 	State         string `json:"state,omitempty" doc:"The new state of the run or the node; absent if it no longer exists."`
 	Reason        string `json:"reason,omitempty" doc:"For a run: one of the reasons in docs/why.md. For a pause, a freeze or a silence: what its author wrote. For an alert: why it was closed, or the problem of the cluster."`
-	Trigger       string `json:"trigger,omitempty" doc:"What made the run: schedule, manual, catch_up or part." enum:"schedule,manual,catch_up,part"`
+	Trigger       string `json:"trigger,omitempty" doc:"What made the run: schedule, manual, catch_up, part or after." enum:"schedule,manual,catch_up,part,after"`
 	ScheduledTime Time   `json:"scheduled_time,omitzero" doc:"The tick, or the first tick of a range."`
 	Last          Time   `json:"last,omitzero" doc:"The last tick of a range."`
 	Count         int64  `json:"count,omitempty" doc:"How many ticks the record covers, of a range."`
 	Attempt       int    `json:"attempt,omitempty" doc:"The number of the attempt."`
-	Dead          bool   `json:"dead,omitempty" doc:"The run has used up its attempts and waits for a user to retry or dismiss it."`
+	Dead          bool   `json:"dead,omitempty" doc:"The run waits for a user to retry or dismiss it: it has used up its attempts, or it is a cancelled run of a workflow."`
 	Shard         *int   `json:"shard,omitempty" doc:"The shard that it is about."`
 	Node          string `json:"node,omitempty" doc:"The node that it is about: of a run, where it is; of a shard, its owner; of the leader, itself."`
 	Previous      string `json:"previous,omitempty" doc:"The owner, leader or state before."`
@@ -61,7 +61,8 @@ func EventKinds() []string {
 
 // The actions of events, by kind. Tasks also have the Change constants as actions.
 const (
-	ActionDeleted = "deleted" // task; run: deleted with its task, or by a repair
+	ActionDeleted  = "deleted"  // task; run: deleted with its task, or by a repair
+	ActionRepaired = "repaired" // task: its cursor was damaged, so runs of it that had ended start no dependents; see Detail
 
 	ActionQueued     = "queued"     // the run waits in the queue
 	ActionWaiting    = "waiting"    // the run still waits, for another reason

@@ -174,6 +174,9 @@ type Fan struct {
 	// Cancel is the reason why the run is ending. No further parts are dispatched, and active parts are
 	// cancelled. It is empty if the run continues.
 	Cancel string `json:"cancel,omitempty" doc:"Why its parts are being cancelled."`
+	// Flow is the state of the steps of a workflow; nil in other runs. Its parts begin to exist when their step begins:
+	// Count grows, and they are added to Left. Need has no meaning.
+	Flow *Flow `json:"flow,omitempty" doc:"The steps of a workflow."`
 	// Parts contains how each part ended, by part number, if the run has ended.
 	Parts []Part `json:"parts,omitempty" doc:"The parts."`
 }
@@ -276,11 +279,23 @@ func (r Run) OfPart(p Part) Run {
 		PauseState: PauseState{PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS},
 		Requests:   Requests{CreatedBy: r.CreatedBy, EnvNames: r.EnvNames, Args: r.Args},
 	}
-	if r.Fan != nil {
+	switch {
+	case r.Fan == nil:
+	case r.Fan.Flow != nil:
+		run.Step, run.Item = r.Fan.Flow.NameOf(p.Index)
+	default:
 		run.PartCount = r.Fan.Count
 	}
 
 	return run
+}
+
+// StepName returns the name by which users address a part of a workflow, NAME or NAME/ITEM, or "".
+func (r Run) StepName() string {
+	if r.Item != nil {
+		return fmt.Sprintf("%s/%d", r.Step, *r.Item)
+	}
+	return r.Step
 }
 
 // Numbers returns the numbers of the parts that this run executes.
@@ -316,7 +331,20 @@ func (f Fan) Failed() []int {
 }
 
 // Again returns the fan of a run that repeats only the failed parts, each from its checkpoint.
+//
+// A workflow is different, because its steps get numbers when they begin. Its fan keeps the state of its steps, and of its parts only how
+// they ended. What a retry repeats is decided when it is requested.
 func (f Fan) Again() *Fan {
+	if f.Flow != nil {
+		parts := make([]Part, len(f.Parts))
+		for i, p := range f.Parts {
+			parts[i] = Part{Index: p.Index, State: p.State}
+		}
+		f.Parts = parts
+
+		return &f
+	}
+
 	left := f.Failed()
 	again := Fan{Count: f.Count, Need: f.Need, Stagger: f.Stagger, Left: left, Only: left, Kept: f.Count - len(left)}
 	if f.Nodes != nil {
@@ -420,7 +448,7 @@ func (n PartNumbers) MarshalJSON() ([]byte, error) {
 	return append(text, '"'), nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It accepts at most MaxParts numbers from 0 to MaxParts-1.
+// UnmarshalJSON implements json.Unmarshaler. It accepts numbers from 0 to MaxFlowParts-1.
 func (n *PartNumbers) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
@@ -440,8 +468,8 @@ func (n *PartNumbers) UnmarshalJSON(b []byte) error {
 			last, err = strconv.Atoi(to)
 		}
 
-		if err != nil || first < 0 || last < first || last >= MaxParts || len(*n) > 0 && first <= (*n)[len(*n)-1] {
-			return Invalid(CodeBadValue, "", "%s is not a list of ascending numbers and ranges from 0 to %d", Quote(text), MaxParts-1)
+		if err != nil || first < 0 || last < first || last >= MaxFlowParts || len(*n) > 0 && first <= (*n)[len(*n)-1] {
+			return Invalid(CodeBadValue, "", "%s is not a list of ascending numbers and ranges from 0 to %d", Quote(text), MaxFlowParts-1)
 		}
 
 		for i := first; i <= last; i++ {

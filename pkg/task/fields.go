@@ -156,7 +156,7 @@ func newField(sf reflect.StructField, prefix, path string, value reflect.Value) 
 func (f Field) defaultOf(absent string, value reflect.Value) (text string, ok bool) {
 	switch {
 	case absent != "":
-		if f.Go.Kind() == reflect.String || f.Go == anyJSON {
+		if f.Go.Kind() == reflect.String || f.Go == anyJSON || f.Go == sourcesType { // words would be the name of a source
 			return absent, slices.Contains(f.Enum, absent)
 		}
 		_, err := parseValue(f.Go, absent)
@@ -209,7 +209,7 @@ func textOf(value reflect.Value) string {
 
 // isObject reports whether a value of a type is a JSON object with known fields.
 func isObject(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(readsText) && !reflect.PointerTo(t).Implements(readsJSON)
+	return t == sourceType || t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(readsText) && !reflect.PointerTo(t).Implements(readsJSON)
 }
 
 // typeWords returns the type of a field for people.
@@ -223,8 +223,12 @@ func typeWords(t reflect.Type) string {
 		return "time"
 	case reflect.TypeFor[Count]():
 		return "integer or all"
+	case reflect.TypeFor[MapSource]():
+		return "integer or reference"
 	case reflect.TypeFor[Schedules]():
 		return "string or list"
+	case sourcesType:
+		return "string, object or list"
 	case anyJSON:
 		return "any JSON"
 	}

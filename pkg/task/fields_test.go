@@ -163,7 +163,7 @@ func TestSpecFields_HaveTheConstants(t *testing.T) {
 		"name": fmt.Sprint(MaxName), "description": fmt.Sprint(MaxDescription), "labels": fmt.Sprint(MaxLabels), "pause_reason": fmt.Sprint(MaxReason),
 		"target.selector": fmt.Sprint(MaxSelector), "retry.attempts": fmt.Sprint(MaxAttempts), "history.keep": fmt.Sprint(MaxKeep),
 		"missed.limit": fmt.Sprint(MaxMissed), "timeout": MaxTimeout.String(), "kill_grace": MaxGrace.String(), "jitter": MaxJitter.String(), "ttl": maxTTL.String(),
-		"queue.limit": fmt.Sprint(MaxQueue), "max_active": fmt.Sprint(MaxActive), "target.parts": fmt.Sprint(MaxParts),
+		"queue.limit": fmt.Sprint(MaxTriggerQueue), "max_active": fmt.Sprint(MaxActive), "target.parts": fmt.Sprint(MaxParts),
 		"history.keep_for": MaxKeepFor.String(), "history.ledger": MaxLedger.String(), "accept.args": fmt.Sprint(MaxAcceptArgs), "accept.env": fmt.Sprint(MaxEnv),
 		"action.process.env": fmt.Sprint(MaxEnv), "action.process.shell": fmt.Sprint(MaxArg), "action.process.env_from": fmt.Sprint(MaxEnvFrom),
 		"action.process.env_from[].keys": fmt.Sprint(MaxEnv), "action.process.stdin.text": fmt.Sprint(MaxStdinText), "action.process.nice": fmt.Sprint(MaxNice),

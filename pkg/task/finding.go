@@ -71,6 +71,7 @@ type Warning struct {
 const (
 	WarnEtcdSilent         = "etcd_silent"         // etcd does not answer the node that serves the request
 	WarnEtcdRestored       = "etcd_restored"       // etcd was restored from an older snapshot
+	WarnOldCluster         = "old_cluster"         // nodes of a history from before a restore still run
 	WarnEtcdMember         = "etcd_member"         // a member of etcd has a problem
 	WarnEtcdAlarm          = "etcd_alarm"          // a member of etcd has raised an alarm, so etcd accepts no writes
 	WarnEtcdVersions       = "etcd_versions"       // the members of etcd have different versions
@@ -104,7 +105,7 @@ var LeaderWarnings = []string{WarnReceivers, WarnNotEvaluated, WarnOutage}
 
 // criticalWarnings are the codes of warnings about conditions under which nothing runs, or runs may be damaged.
 var criticalWarnings = []string{
-	WarnEtcdSilent, WarnEtcdRestored, WarnEtcdAlarm, WarnNoLeader, WarnNoNodeReady, WarnNoNodeTakesRuns, WarnFormatUnknown,
+	WarnEtcdSilent, WarnEtcdRestored, WarnOldCluster, WarnEtcdAlarm, WarnNoLeader, WarnNoNodeReady, WarnNoNodeTakesRuns, WarnFormatUnknown,
 	WarnCertificateExpired,
 }
 

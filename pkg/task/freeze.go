@@ -83,6 +83,38 @@ func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
 	return nil
 }
 
+// Lasted returns for how long a namespace was frozen between two instants, as far as that is on record.
+func (f *Freezes) Lasted(namespace string, from, until time.Time) (sum time.Duration) {
+	if f == nil {
+		return 0
+	}
+
+	var all []Freeze
+	for _, z := range slices.Concat(f.Holding, f.Past) {
+		if z.Namespace == "" || z.Namespace == namespace {
+			all = append(all, z)
+		}
+	}
+	slices.SortFunc(all, func(a, b Freeze) int { return a.Since.Compare(b.Since.Time) })
+
+	// A freeze of the cluster and one of the namespace may overlap. Each moment counts once.
+	for _, z := range all {
+		begin, end := z.Since.Time, z.Ended.Time
+		if begin.Before(from) {
+			begin = from
+		}
+		if end.IsZero() || end.After(until) {
+			end = until
+		}
+		if end.After(begin) {
+			sum += end.Sub(begin)
+			from = end
+		}
+	}
+
+	return sum
+}
+
 // Freeze returns f with z added. If a freeze of exactly this namespace, or of the cluster, is already in force,
 // it returns f unchanged and false.
 func (f Freezes) Freeze(z Freeze) (Freezes, bool) {

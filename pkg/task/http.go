@@ -104,6 +104,8 @@ const (
 	KindProcess = "process"
 	KindHTTP    = "http"
 	KindNoop    = "noop"
+
+	KindWorkflow = "workflow"
 )
 
 // Kind returns the kind of an action, or "" for one that this version does not know.
@@ -115,6 +117,8 @@ func (a Action) Kind() string {
 		return KindHTTP
 	case a.Noop != nil:
 		return KindNoop
+	case a.Workflow != nil:
+		return KindWorkflow
 	}
 
 	return ""
@@ -245,6 +249,12 @@ func (a Action) SecretNames() []string {
 		for _, ref := range a.HTTP.secretRefs() {
 			name, _, _ := strings.Cut(ref, "/")
 			names = append(names, name)
+		}
+	}
+
+	if a.Workflow != nil {
+		for _, step := range a.Workflow.Steps {
+			names = append(names, step.Action().SecretNames()...)
 		}
 	}
 

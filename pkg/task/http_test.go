@@ -92,6 +92,11 @@ func TestHTTP_RefusesBadInputWithItsFieldAndCode(t *testing.T) {
 		{address("https://api.corp/${secret:api}"), "action.http.url", CodeBadValue},
 		{address("https://api.corp/${env.CARILLON_TOKEN}"), "action.http.url", CodeBadValue},
 		{address("https://api.corp/${part.index}"), "action.http.url", CodeBadValue},
+		{address("https://api.corp/${cause.task}"), "action.http.url", CodeBadValue},
+		{address("https://api.corp/${cause.name}"), "action.http.url", CodeBadValue},
+		{address("https://api.corp/${cause.results.}"), "action.http.url", CodeBadValue},
+		{doc(httpAction(`"url": "https://a/${cause.results.rows}"`) + `, "after": {"task": "etl", "results": ["bytes"]}, "overlap": "queue"`), "action.http.url", CodeBadValue},
+		{doc(httpAction(`"url": "https://a/${cause.results.rows}"`) + `, "after": [{"task": "a", "results": ["rows"]}, "b"], "join": "any", "overlap": "queue"`), "action.http.url", CodeBadValue},
 
 		// Headers.
 		{get(`"headers": {"": "x"}`), "action.http.headers", CodeRequired},
@@ -251,6 +256,8 @@ func TestHTTP_Accepts(t *testing.T) {
 	mustRead(t, doc(httpAction(`"url": "https://a", "form": {"a": "${env.NAME}"}`)+`, "accept": {"env": ["NAME"]}`))
 	mustRead(t, doc(httpAction(`"url": "https://a", "body": "env:NAME"`)+`, "accept": {"env": ["NAME"]}`))
 	mustRead(t, doc(httpAction(`"url": "https://a/${part.index}"`)+`, "target": {"parts": 3}`))
+	mustRead(t, doc(httpAction(`"url": "https://a/${run.period}"`)))
+	mustRead(t, doc(httpAction(`"url": "https://a/${cause.task}/${cause.results.row.s-1}"`)+`, "after": {"task": "etl", "results": ["row.s-1"]}, "overlap": "queue"`))
 }
 
 // Equal bodies are stored alike, however they are written.

@@ -427,6 +427,10 @@ func (s *Spec) checkRefs(list []fieldRef) error {
 			return Invalid(CodeBadValue, r.field, "%s requires a task with parts: target.count or target.parts", Quote("${"+r.ref+"}"))
 		}
 
+		if IsStepRef(r.ref) {
+			return Invalid(CodeBadValue, r.field, "%s has a value only in a step of a workflow", Quote("${"+r.ref+"}"))
+		}
+
 		name, ok := strings.CutPrefix(r.ref, EnvRefPrefix)
 		if ok && !slices.Contains(s.Accept.Env, name) {
 			return Invalid(CodeBadValue, r.field, "%s has a value only if manual runs may set it: add %s to accept.env", Quote("${"+r.ref+"}"), name)

@@ -66,8 +66,10 @@ type Node struct {
 	Ineligible string            `json:"ineligible,omitempty" doc:"Why it cannot own shards now: clock, stalled or restored. Absent if it can."`
 	Host       string            `json:"host,omitempty" doc:"Identifies the boot of its machine and its network: two nodes with the same value reach each other over loopback."`
 	BootID     string            `json:"boot_id,omitempty" doc:"Identifies the boot of its host; absent if it is not known."`
+	BootedAt   Time              `json:"booted_at,omitzero" doc:"When its host has booted, by the clock of the node when it started."`
 	Froze      int64             `json:"froze,omitempty" doc:"The mod revision of the record of freezes that its executor obeys."`
 	Epoch      int               `json:"epoch,omitempty" doc:"The epoch of the cluster, as the node knows it."`
+	OldNodes   []string          `json:"old_nodes,omitempty" doc:"Addresses of nodes that follow an older history of the cluster and still run."`
 	Writes     int               `json:"writes,omitempty" doc:"The format of records that it writes; 0 means 1."`
 	Format     int               `json:"format,omitempty" doc:"The newest format of records that it understands; 0 means 1."`
 	PublicKey  string            `json:"public_key,omitempty" doc:"Verifies its requests to other nodes: Ed25519, base64."`
@@ -172,7 +174,9 @@ type Cluster struct {
 	ID     string `json:"id" doc:"Identifies the cluster."`
 	Shards int    `json:"shards" doc:"The number of shards."`
 	Schema int    `json:"schema" doc:"The version of the layout of keys in etcd."`
-	Epoch  int    `json:"epoch" doc:"Increases by one with each restore of etcd from a snapshot."`
+	Epoch  int    `json:"epoch" doc:"Increases with each restore of etcd from a snapshot."`
+	// Restored are the restores of the cluster, the oldest first.
+	Restored []Restored `json:"restored,omitempty" doc:"The restores of the cluster."`
 	// Format is the newest format of records that may exist. A node that does not understand it cannot join. 0
 	// means 1.
 	Format int `json:"format,omitempty" doc:"The record format that nodes write."`

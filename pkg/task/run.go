@@ -38,7 +38,7 @@ type Run struct {
 	StartBefore   Time      `json:"start_before,omitzero" doc:"The start deadline: if the run has not started by then, it is missed."`
 	State         State     `json:"state" record:"word" doc:"The state of the run."`
 	Reason        string    `json:"reason,omitempty" doc:"Why the run is in this state: one of the reasons in docs/why.md."`
-	Trigger       string    `json:"trigger" record:"word" doc:"What made the run: its schedule, a request, a tick that was processed late, or a run of which it is a part." enum:"schedule,manual,catch_up,part"`
+	Trigger       string    `json:"trigger" record:"word" doc:"What made the run: its schedule, a request, a tick that was processed late, a run of which it is a part, or the end of another task's run." enum:"schedule,manual,catch_up,part,after"`
 	Node          string    `json:"node,omitempty" doc:"The node of the attempt."`
 	Owner         string    `json:"owner,omitempty" doc:"The node that decided the tick."`
 	Shard         int       `json:"shard" record:"-" doc:"The shard that contains the task."`
@@ -60,6 +60,7 @@ type Run struct {
 
 	OutputSummary
 	Requests
+	Causation
 
 	// Unenforced contains fields of the task that its node could not enforce, such as limits.memory, if the task
 	// permits that (enforce: report).
@@ -95,6 +96,7 @@ type Requests struct {
 	Args        []string `json:"args,omitempty" doc:"The arguments that the run has in addition to those of its task."`
 	TargetNode  string   `json:"target_node,omitempty" doc:"The node that the request named, or that has booted. The run waits until it is available."`
 	BootID      string   `json:"boot_id,omitempty" doc:"The boot of target_node for which Carillon created the run, as the schedule @reboot says."`
+	Alone       bool     `json:"alone,omitempty" doc:"The end of the run starts no dependent, because its request said so."`
 	DismissedBy *Actor   `json:"dismissed_by,omitempty" doc:"Only in the answer of the dismissal: who dismissed the dead run. The run in the history does not name it; the event does."`
 }
 
@@ -128,15 +130,18 @@ type PauseState struct {
 type FanOut struct {
 	Fan       *Fan `json:"fan_out,omitempty" doc:"The state of the parts of a run."`
 	PartCount int  `json:"part_count,omitempty" doc:"Of a part: how many parts its run has."`
+
+	Step string `json:"step,omitempty" doc:"Of a part of a workflow: the name of its step."`
+	Item *int   `json:"item,omitempty" doc:"Of a part of a step with map: the index of its item, from 0."`
 }
 
 // Fields contains JSON fields, separated by commas and without braces.
 type Fields string
 
-// Ticks returns how many ticks the record decides. It is 0 for a manual run and for a part.
+// Ticks returns how many ticks the record decides. It is 0 for a manual run, for a triggered one and for a part.
 func (r Run) Ticks() int64 {
 	switch {
-	case r.Trigger == TriggerManual, r.Trigger == TriggerPart:
+	case r.Trigger == TriggerManual, r.Trigger == TriggerPart, r.Trigger == TriggerAfter:
 		return 0
 	case r.Count > 0:
 		return r.Count
@@ -144,6 +149,10 @@ func (r Run) Ticks() int64 {
 
 	return 1
 }
+
+// HasTick reports whether the record belongs to ticks of the task's schedule. The others were requested, or started by another
+// task, or are parts.
+func (r Run) HasTick() bool { return r.Trigger == TriggerSchedule || r.Trigger == TriggerCatchUp }
 
 // LastSeen returns the time of the last recorded event of a run.
 func (r Run) LastSeen() Time {
@@ -229,6 +238,7 @@ type Assigned struct {
 	ResumedBy       *Actor            `json:"resumed_by,omitempty"` // who ended the last requested pause
 	KillSignal      string            `json:"kill_signal,omitempty"`
 	Success         Success           `json:"success,omitzero"`
+	Values          map[string]string `json:"values,omitempty"` // of a step: the values of the references in its texts that its node does not know
 
 	// LostAfter is how long after the last contact with its node the attempt is declared lost, as configured
 	// when it was assigned; 0 means DefaultLostAfter. The node kills the attempt within this time, and the owner
@@ -347,17 +357,21 @@ func TimeOfRunID(id string) (time.Time, bool) {
 // MaxManualWaiting is how many manual runs of a task may wait. The API refuses more.
 const MaxManualWaiting = 1000
 
-// TriggerOfRunID derives the trigger of a run from its id, for runs whose record cannot be read. The run is
-// manual if the id has a random end after the task's uid, and scheduled otherwise.
+// TriggerOfRunID derives the trigger of a run from its id, for runs whose record cannot be read. The run is triggered by
+// another task or manual if the id has a long or a short end after the task's uid, and scheduled otherwise.
 func TriggerOfRunID(id string) string {
 	if IsPart(id) {
 		return TriggerPart
 	}
-	if strings.Count(id, "-") > 1 {
-		return TriggerManual
+
+	switch end := id[strings.LastIndexByte(id, '-')+1:]; {
+	case strings.Count(id, "-") <= 1:
+		return TriggerSchedule
+	case len(end) == causeLetters:
+		return TriggerAfter
 	}
 
-	return TriggerSchedule
+	return TriggerManual
 }
 
 // RunBelongs reports whether an id may be that of a run of the task with this uid. It returns true if the

@@ -7,6 +7,7 @@ package task
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -27,8 +28,10 @@ type Spec struct {
 	Jitter      Duration          `json:"jitter,omitzero" doc:"Delays each tick by up to this much, by a stable hash, but never past the next tick." absent:"none" min:"1ms" max:"24h"`
 	MaxRuns     int64             `json:"max_runs,omitempty" doc:"The schedule ends after this many ticks have run." absent:"no limit" min:"0" max:"1000000000"`
 	TTL         Duration          `json:"ttl,omitzero" doc:"Deletes the task this long after its schedule and its last run have ended." absent:"never" min:"1s" max:"87840h"`
-	Action      Action            `json:"action" doc:"What a run does: exactly one of process, http and noop."`
-	Timeout     Duration          `json:"timeout,omitzero" doc:"Time limit of each attempt, without the time that it is paused. With an HTTP action it is 30s unless set, and at most 1h." absent:"none" min:"0s" max:"8784h"`
+	After       Sources           `json:"after,omitempty" doc:"The tasks after whose runs this task runs: names, or objects. Each end of a run that matches starts a run, beside the ticks of the schedule, if there is one. The tasks are in the same namespace." absent:"none" maxItems:"16"`
+	Join        string            `json:"join,omitempty" doc:"With several sources in after: any starts a run for each end of any of them." absent:"none; required with several sources" enum:"any"`
+	Action      Action            `json:"action" doc:"What a run does: exactly one of process, http, noop and workflow."`
+	Timeout     Duration          `json:"timeout,omitzero" doc:"Time limit of each attempt, without the time that it is paused. With an HTTP action it is 30s unless set, and at most 1h. With a workflow it is the limit of the whole run, 24h unless set." absent:"none" min:"0s" max:"8784h"`
 	KillGrace   Duration          `json:"kill_grace" doc:"Time between kill_signal and SIGKILL." min:"0s" max:"1h"`
 	Overlap     string            `json:"overlap" doc:"What happens to a tick that falls due while another run of the task is active." enum:"skip,queue,replace,allow"`
 	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: how many ticks may wait."`
@@ -123,6 +126,8 @@ type Action struct {
 	Process *Process `json:"process,omitempty" doc:"Starts a program: either command or shell." oneof:"kind,required"`
 	HTTP    *HTTP    `json:"http,omitempty" doc:"Sends one request. An attempt writes it at most once." oneof:"kind,required"`
 	Noop    *Noop    `json:"noop,omitempty" doc:"Succeeds at once: for benchmarks and tests." oneof:"kind,required"`
+
+	Workflow *Workflow `json:"workflow,omitempty" doc:"Runs several steps in order." oneof:"kind,required"`
 }
 
 // Process starts a program on the node: Command directly, or Shell as a line for /bin/sh -c.
@@ -160,7 +165,7 @@ const (
 
 // QueuePolicy limits how many ticks wait under the overlap policy queue.
 type QueuePolicy struct {
-	Limit int    `json:"limit,omitempty" doc:"With overlap queue: the maximum number of waiting ticks. Catch-up ticks do not count." absent:"10" min:"1" max:"100"`
+	Limit int    `json:"limit,omitempty" doc:"With overlap queue: the maximum number of waiting ticks, or of waiting triggers. Catch-up ticks do not count. At most 100. With after, at most 1000, and 100 if not set." absent:"10" min:"1" max:"1000"`
 	Drop  string `json:"drop,omitempty" doc:"With overlap queue: which tick is skipped when the queue is full." absent:"newest" enum:"newest,oldest"`
 }
 
@@ -298,20 +303,46 @@ func (s Spec) WithDefaults() Spec {
 	m.Policy, m.Grace = cmp.Or(m.Policy, std.Missed.Policy), cmp.Or(m.Grace, std.Missed.Grace)
 	m.Window, m.Limit = cmp.Or(m.Window, std.Missed.Window), cmp.Or(m.Limit, std.Missed.Limit)
 
-	r := &s.Retry
-	if r.Factor == 0 {
-		r.Backoff, r.MaxBackoff = cmp.Or(r.Backoff, std.Retry.Backoff), cmp.Or(r.MaxBackoff, std.Retry.MaxBackoff)
-		r.Factor, r.Jitter = std.Retry.Factor, cmp.Or(r.Jitter, std.Retry.Jitter)
-	}
-	r.Attempts = cmp.Or(r.Attempts, std.Retry.Attempts)
-	if r.On == nil {
-		r.On = std.Retry.On
-	}
+	s.Retry = s.Retry.withDefaults(std.Retry)
+	s.Action.Workflow = s.Action.Workflow.withDefaults(std.Retry)
 
 	s.Target.Strategy, s.Target.Count = cmp.Or(s.Target.Strategy, std.Target.Strategy), cmp.Or(s.Target.Count, std.Target.Count)
 	s.History.Keep, s.History.Record = cmp.Or(s.History.Keep, std.History.Keep), cmp.Or(s.History.Record, std.History.Record)
 
 	return s
+}
+
+// withDefaults returns the policy with the defaults of the fields that are not set.
+func (r Retry) withDefaults(std Retry) Retry {
+	if r.Factor == 0 {
+		r.Backoff, r.MaxBackoff = cmp.Or(r.Backoff, std.Backoff), cmp.Or(r.MaxBackoff, std.MaxBackoff)
+		r.Factor, r.Jitter = std.Factor, cmp.Or(r.Jitter, std.Jitter)
+	}
+	r.Attempts = cmp.Or(r.Attempts, std.Attempts)
+	if r.On == nil {
+		r.On = std.On
+	}
+
+	return r
+}
+
+// withDefaults returns the workflow with the defaults of the retry policies of its steps.
+func (w *Workflow) withDefaults(std Retry) *Workflow {
+	if w == nil {
+		return nil
+	}
+
+	c := *w
+	c.Steps = maps.Clone(w.Steps)
+	for name, step := range c.Steps {
+		if step.Retry != nil {
+			retry := step.Retry.withDefaults(std)
+			step.Retry = &retry
+			c.Steps[name] = step
+		}
+	}
+
+	return &c
 }
 
 // Task is a stored Spec with the fields that Carillon adds.
@@ -342,6 +373,8 @@ type Entry struct {
 	From       Time         `json:"from"`   // ticks up to this time are decided
 	Anchor     Time         `json:"anchor"` // @every counts from this time
 	Paused     bool         `json:"paused,omitempty"`
+	Links      []Link       `json:"links,omitempty"` // to the sources in after; see LinksOf
+	Join       string       `json:"join,omitempty"`
 	Action     Action       `json:"action"`
 	Timeout    Duration     `json:"timeout,omitzero"`
 	KillGrace  Duration     `json:"kill_grace"`
@@ -381,7 +414,7 @@ func (e Entry) Timing() Timing {
 type Own struct {
 	Runs     int64 `json:"runs,omitempty"`     // the number of ticks that became runs; only counted with max_runs
 	Failures int   `json:"failures,omitempty"` // the number of consecutive failed runs; only counted with pause_after_failures
-	// Counted is the mod revision of the last history record that Failures includes. It makes each end count
+	// Counted is the create revision of the last history record that Failures includes. It makes each end count
 	// once, whichever owner sees it.
 	Counted int64 `json:"counted,omitempty"`
 	// Pauses contains the latest pauses, the newest last. If the entry is paused, the last one is in force.
@@ -450,8 +483,12 @@ func (e Entry) Ticks() bool {
 	return !e.Paused || ends
 }
 
-// NewEntry returns the entry of t. The caller chooses from and anchor.
+// NewEntry returns the entry of t. The caller chooses from and anchor, and sets the links (LinksOf).
 func NewEntry(t Task, from, anchor Time) Entry {
+	if t.Action.Workflow != nil {
+		t.Action = Action{Workflow: &Workflow{}} // the owner reads the steps when a run begins
+	}
+
 	return Entry{
 		UID: t.UID, Generation: t.Generation, Schedule: t.Schedule, Timezone: t.Timezone, DST: t.DST,
 		Start: t.Start, End: t.End, Jitter: t.Jitter, MaxRuns: t.MaxRuns, TTL: t.TTL,
@@ -462,6 +499,7 @@ func NewEntry(t Task, from, anchor Time) Entry {
 		KillSignal: t.KillSignal,
 		Success:    t.Success,
 		Accept:     t.Accept,
+		Join:       t.Join,
 		Alerts:     t.Alerts,
 		Receiver:   t.Receiver,
 		Metrics:    t.Metrics,
@@ -477,7 +515,14 @@ func (e Entry) Validate() error {
 		Jitter: e.Jitter, MaxRuns: e.MaxRuns, TTL: e.TTL, Action: e.Action, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline, PauseAfter: e.PauseAfter,
 		Retry: e.Retry, Target: e.Target, History: e.History, Output: e.Output, KillSignal: e.KillSignal, Success: e.Success,
-		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver, Metrics: e.Metrics,
+		Accept: e.Accept, Alerts: e.Alerts, Receiver: e.Receiver, Metrics: e.Metrics, Join: e.Join,
+	}
+	for _, l := range e.Links {
+		spec.After = append(spec.After, Source{Task: l.Task})
+	}
+
+	if w := e.Action.Workflow; w != nil && len(w.Steps) == 0 {
+		spec.Action = Action{Noop: &Noop{}} // the steps are in the spec only
 	}
 
 	return spec.validateFields()

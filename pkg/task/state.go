@@ -33,8 +33,8 @@ const (
 	TimedOut   State = "timed_out"
 	Cancelled  State = "cancelled"
 	Lost       State = "lost"    // its node is gone, so the outcome is unknown
-	Skipped    State = "skipped" // a tick that a policy did not run
-	Missed     State = "missed"  // a tick that was processed too late to run
+	Skipped    State = "skipped" // a tick, or an end of a source, that a policy did not run
+	Missed     State = "missed"  // one that was processed too late to run
 )
 
 // nextStates contains all permitted transitions. A state without an entry is final.
@@ -89,10 +89,17 @@ const (
 	ReasonTarget   = "target_down"      // its next attempt waits, because the target of its request was unreachable or asked to wait
 	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count or target.succeed require, or more than MaxParts
 
+	ReasonPlan = "plan" // the steps of its workflow are being read
+
 	// Reasons why a tick was skipped.
 	ReasonQueueFull = "queue_full" // too many runs of the task are waiting
-	ReasonDropped   = "dropped"    // it was waiting, and a newer tick replaced it (drop: oldest)
+	ReasonDropped   = "dropped"    // it was waiting, and a newer tick or end of a source replaced it (drop: oldest)
 	ReasonShadow    = "shadow"     // its task is a shadow
+
+	// Reasons why the end of a source's run did not start its dependent.
+	ReasonUnlinked  = "unlinked"   // the dependent has removed or changed the source since
+	ReasonBadRecord = "bad_record" // the record of the trigger could not be read; a run: its plan could not
+	ReasonPaused    = "paused"     // the dependent was paused
 
 	// Reasons why a tick was missed.
 	ReasonNoOwner         = "no_owner"           // its shard had no owner when it was due, and missed.policy does not run it
@@ -100,9 +107,12 @@ const (
 	ReasonWindow          = "past_window"        // it was older than missed.window when it was processed
 	ReasonDeadline        = "start_deadline"     // it could not start before its start deadline
 
+	// ReasonRestored is the reason of everything that a history may have decided which a restore of the cluster has lost.
+	ReasonRestored = "restored"
+
 	// Reasons why an attempt or a run ended.
 	ReasonCancelled  = "cancelled_by_user"
-	ReasonReplaced   = "replaced" // a newer tick replaced it (overlap: replace)
+	ReasonReplaced   = "replaced" // a newer tick or end of a source replaced it (overlap: replace)
 	ReasonDeleted    = "task_deleted"
 	ReasonExit       = "exit_code"
 	ReasonSignal     = "signal"
@@ -126,6 +136,10 @@ const (
 	ReasonUnanswered = "unanswered" // its request was sent, but no complete response arrived
 	ReasonURL        = "url"        // a template or a redirect gave a URL that must not be requested
 	ReasonTLS        = "tls"        // the certificate of the target could not be verified
+	ReasonSteps      = "steps"      // a step of the workflow failed
+	ReasonValues     = "results"    // a value to which a step refers does not exist, or is no list
+	ReasonStopped    = "stopped"    // another step of the workflow has failed
+	ReasonNeeds      = "needs"      // the steps that it needs did not do what its when requires
 	ReasonNodeGone   = "node_gone"  // the node of a part was gone, or accepted no runs, before the part started
 )
 
@@ -162,19 +176,24 @@ var allReasons = []Reason{
 	{ReasonFrozen, []State{Queued, Skipped}, "its namespace or the cluster was frozen"},
 	{ReasonTarget, []State{Queued}, "the target of its request was unreachable or asked to wait"},
 	{ReasonCount, []State{Queued, Missed}, "the number of nodes that matched its selector was too low for target.count or target.succeed, or above 1000"},
+	{ReasonPlan, []State{Queued}, "the steps of its workflow were being read"},
 	{ReasonQueueFull, []State{Skipped}, "the task already had the maximum number of waiting runs"},
-	{ReasonDropped, []State{Skipped}, "it was the oldest waiting run, and a newer tick took its place"},
+	{ReasonDropped, []State{Skipped}, "it was the oldest that waited, and a newer tick or ended run took its place"},
 	{ReasonShadow, []State{Skipped}, "its task is a shadow: its ticks are recorded but start nothing"},
+	{ReasonUnlinked, []State{Skipped}, "the task no longer ran after that source, or the source was changed in its spec, when the run of the source had ended"},
+	{ReasonBadRecord, []State{Skipped, Failed, Cancelled}, "a record that it needs could not be read: that of the ended run of its source, or that of the steps of its workflow"},
+	{ReasonPaused, []State{Skipped}, "its task was paused"},
 	{ReasonNoOwner, []State{Missed}, "its shard had no owner when it was due, and missed.policy did not allow a catch-up run"},
 	{ReasonCameToLightLate, []State{Missed}, "the owner of its shard processed it too late, and missed.policy did not allow a catch-up run"},
 	{ReasonWindow, []State{Missed}, "it was older than missed.window when the owner of its shard processed it"},
 	{ReasonDeadline, []State{Missed}, "it could not start before its start deadline"},
+	{ReasonRestored, []State{Missed, Lost, Cancelled}, "the cluster was restored from a backup, and what was decided after the backup is lost: it may have run"},
 	{ReasonCancelled, []State{Cancelled}, "a user cancelled it"},
-	{ReasonReplaced, []State{Cancelled}, "a newer tick replaced it"},
+	{ReasonReplaced, []State{Cancelled}, "a newer tick or ended run replaced it"},
 	{ReasonDeleted, []State{Cancelled}, "its task was deleted"},
 	{ReasonExit, []State{Failed}, "its process exited with a code that does not count as success"},
 	{ReasonSignal, []State{Failed}, "a signal terminated its process"},
-	{ReasonTimeout, []State{TimedOut}, "it exceeded its timeout"},
+	{ReasonTimeout, []State{TimedOut, Cancelled}, "it exceeded its timeout, or that of the workflow of which it is a part"},
 	{ReasonStart, []State{Failed}, "its process could not be started"},
 	{ReasonStuck, []State{Failed}, "its program had not started after 30 s, because its file, its directory or a file system did not respond"},
 	{ReasonHost, []State{Failed}, "its node cannot enforce a setting of the task"},
@@ -194,5 +213,9 @@ var allReasons = []Reason{
 	{ReasonUnanswered, []State{Failed, TimedOut, Lost}, "its request was sent, but no complete response arrived"},
 	{ReasonURL, []State{Failed}, "its URL must not be requested"},
 	{ReasonTLS, []State{Failed}, "the certificate of its target could not be verified"},
+	{ReasonSteps, []State{Failed}, "a step of its workflow failed"},
+	{ReasonValues, []State{Failed}, "a value to which its step refers does not exist, or is not a list of items"},
+	{ReasonStopped, []State{Skipped, Cancelled}, "another step of its workflow had failed"},
+	{ReasonNeeds, []State{Skipped}, "the steps that it needs did not end as its when requires"},
 	{ReasonNodeGone, []State{Lost}, "the node of this part was gone or accepted no runs for too long"},
 }

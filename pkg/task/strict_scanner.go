@@ -43,7 +43,7 @@ func (ss *strictScanner) scanValue(t reflect.Type, depth int, nullable bool) boo
 
 	switch ss.nextToken() {
 	case '{':
-		return ss.scanObject(t, depth)
+		return ss.scanObject(objectType(t), depth)
 	case '[':
 		return ss.scanList(t, depth)
 	case '"':

@@ -22,11 +22,15 @@ const (
 	SecretRefPrefix = "secret:" // secret:NAME/KEY is a value of a secret of the task's namespace
 	EnvRefPrefix    = "env."    // env.NAME is a variable of a manual run
 	EnvBodyPrefix   = "env:"    // env:NAME as a whole body is the value of such a variable
+
+	CauseRefPrefix    = "cause."                    // the ended run of a source that has started the run
+	CauseResultPrefix = CauseRefPrefix + "results." // cause.results.NAME is one of its results
 )
 
 // templateRefs are the references without a prefix.
 var templateRefs = []string{
-	"run.id", "run.scheduled_time", "run.attempt", "run.token", "task.name", "task.namespace", "node.name", "part.index", "part.count",
+	"run.id", "run.scheduled_time", "run.period", "run.attempt", "run.token", "task.name", "task.namespace", "node.name", "part.index", "part.count",
+	"cause.task", "cause.run", "cause.state", ItemRef, ItemIndexRef, StepNameRef,
 }
 
 // ParseTemplate parses a template. An error names the reference that is unknown or not closed.
@@ -79,9 +83,16 @@ func checkTemplateRef(ref string) error {
 		return err
 	case strings.HasPrefix(ref, EnvRefPrefix):
 		return CheckVariable("", strings.TrimPrefix(ref, EnvRefPrefix))
+	case strings.HasPrefix(ref, CauseResultPrefix) && ResultName.MatchString(strings.TrimPrefix(ref, CauseResultPrefix)):
+		return nil
 	}
 
-	return fmt.Errorf("%s is not a known value; known are %s, %sNAME and %sNAME/KEY", Quote("${"+ref+"}"), strings.Join(templateRefs, ", "), EnvRefPrefix, SecretRefPrefix)
+	if _, _, ok := ParseStepRef(ref); ok {
+		return nil
+	}
+
+	return fmt.Errorf("%s is not a known value; known are %s, steps.NAME.results.NAME, %sNAME, %sNAME and %sNAME/KEY", Quote("${"+ref+"}"), strings.Join(templateRefs, ", "),
+		CauseResultPrefix, EnvRefPrefix, SecretRefPrefix)
 }
 
 // ParseSecretRef splits NAME/KEY, which names a value of a secret.

@@ -82,7 +82,7 @@ func (s *Spec) Validate() error {
 		return err
 	}
 
-	for _, check := range s.alertChecks() {
+	for _, check := range s.specChecks() {
 		if err := check(); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
-// validateFields is Validate without the checks of names, and of alerts and receivers. Ticks do not depend on those.
+// validateFields is Validate without the checks of names, and without specChecks.
 func (s *Spec) validateFields() error {
 	if problems := s.checkTags(1); len(problems) > 0 {
 		return problems[0]
@@ -131,7 +131,7 @@ var actionFields = sync.OnceValue(func() []Field {
 // each group of fields that depend on each other, joined by errors.Join.
 func (s *Spec) ValidateAll() error {
 	problems := append([]error{CheckName("name", s.Name), CheckName("namespace", s.Namespace)}, s.checkTags(math.MaxInt)...)
-	for _, check := range append(s.checks(), s.alertChecks()...) {
+	for _, check := range append(s.checks(), s.specChecks()...) {
 		problems = append(problems, check())
 	}
 
@@ -146,6 +146,7 @@ func (s *Spec) checks() []func() error {
 		s.Action.Validate,
 		s.validateTiming,
 		s.validateBoot,
+		s.validateSources,
 		s.validateOverlap,
 		s.Missed.validate,
 		s.validatePause,
@@ -155,6 +156,7 @@ func (s *Spec) checks() []func() error {
 		s.validateHTTP,
 		s.validateMail,
 		s.validateAccept,
+		s.validateWorkflow,
 	}
 }
 
@@ -164,13 +166,22 @@ func (s *Spec) validateTiming() error {
 		field string
 		Time
 	}{{"start", s.Start}, {"end", s.End}, {"paused_until", s.PausedUntil}} {
-		if year := at.Year(); !at.IsZero() && (year < 2000 || year > 2100) {
-			return Invalid(CodeBadTime, at.field, "%s is not in the years 2000 to 2100", at.Format(time.RFC3339))
+		if err := CheckYear(at.field, at.Time); err != nil {
+			return err
 		}
 	}
 
 	if !s.Start.IsZero() && !s.End.IsZero() && s.End.Before(s.Start.Time) {
 		return Invalid(CodeBadTime, "end", "%s is before start, %s", s.End.Format(time.RFC3339), s.Start.Format(time.RFC3339))
+	}
+
+	return nil
+}
+
+// CheckYear rejects a time that is certainly a mistake. No time is correct.
+func CheckYear(field string, at Time) error {
+	if year := at.Year(); !at.IsZero() && (year < 2000 || year > 2100) {
+		return Invalid(CodeBadTime, field, "%s is not in the years 2000 to 2100", at.Format(time.RFC3339))
 	}
 
 	return nil
@@ -207,6 +218,9 @@ func (s *Spec) validateOverlap() error {
 	if s.Queue != (QueuePolicy{}) && s.Overlap != OverlapQueue {
 		return Invalid(CodeBadValue, "queue", "requires overlap: queue, but overlap is %s", s.Overlap)
 	}
+	if s.Queue.Limit > MaxQueue && len(s.After) == 0 {
+		return Invalid(CodeOutOfRange, "queue.limit", "%d is not between 1 and %d; only tasks with after may have more", s.Queue.Limit, MaxQueue)
+	}
 	if s.MaxActive != 0 && s.Overlap != OverlapAllow && s.Receiver == nil { // a receiver has max_active by default
 		return Invalid(CodeBadValue, "max_active", "requires overlap: allow, but overlap is %s", s.Overlap)
 	}
@@ -240,7 +254,7 @@ func (a Action) Validate() (err error) {
 	for _, k := range []struct {
 		name string
 		set  bool
-	}{{KindProcess, a.Process != nil}, {KindHTTP, a.HTTP != nil}, {KindNoop, a.Noop != nil}} {
+	}{{KindProcess, a.Process != nil}, {KindHTTP, a.HTTP != nil}, {KindNoop, a.Noop != nil}, {KindWorkflow, a.Workflow != nil}} {
 		if k.set {
 			kinds = append(kinds, k.name)
 		}
@@ -248,13 +262,15 @@ func (a Action) Validate() (err error) {
 
 	switch {
 	case len(kinds) == 0:
-		return Invalid(CodeRequired, "action", "is required: process, http or noop")
+		return Invalid(CodeRequired, "action", "is required: process, http, noop or workflow")
 	case len(kinds) > 1:
 		return Invalid(CodeBadValue, "action", "has both %s and %s; exactly one is allowed", kinds[0], kinds[1])
 	case a.Process != nil:
 		return a.Process.validate()
 	case a.HTTP != nil:
 		return a.HTTP.validate()
+	case a.Workflow != nil:
+		return a.Workflow.validate()
 	}
 
 	return nil

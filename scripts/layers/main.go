@@ -38,10 +38,12 @@ var layers = []layer{
 	{"utccron", "pkg/internal/test/check/utccron", ""},
 
 	// The command line is a client of the API, and contains no part of a node.
-	{"cli", "pkg/cli/...", "client knowledge pkg/envfile"},
+	{"cli", "pkg/cli/...", "client knowledge backup restore pkg/envfile"},
 
 	// daemon wires the parts of a node. What is below it depends neither on the scheduler nor on the executor.
 	{"daemon", "pkg/daemon", anything},
+	// restore replaces the data of a host whose agent is stopped.
+	{"restore", "pkg/internal/backup/restore", "backup knowledge store record kv embedded audit pkg/daemon/datadir pkg/filetrust"},
 	{"host", "pkg/daemon/...", "api authority knowledge store record kv executor/proctree pkg/cgroup pkg/filetrust"},
 
 	// ui shows what the API answers, through client. It asks authority only for the session and rights of a request.
@@ -49,9 +51,10 @@ var layers = []layer{
 
 	// Resources are independent of each other. The API reads and writes through store, and uses no other part of a node.
 	{"api", "pkg/internal/api", "resources handlers client knowledge authority oidclogin store record"},
-	{"resources", "pkg/internal/api/*", "handlers client knowledge authority oidclogin audit store record"},
+	{"resources", "pkg/internal/api/*", "handlers client knowledge authority oidclogin audit backup store record"},
 	{"handlers", "pkg/internal/api/ask pkg/internal/api/attempts pkg/internal/api/peers pkg/internal/api/views pkg/internal/api/httpapi", "client knowledge authority store record"},
 	{"audit", "pkg/internal/audit", "knowledge store record kv"},
+	{"backup", "pkg/internal/backup/...", "client knowledge store record kv embedded"},
 	{"authority", "pkg/internal/authority", "knowledge store record kv"},
 	{"oidclogin", "pkg/internal/oidclogin", "knowledge pkg/filetrust"},
 
@@ -113,9 +116,9 @@ var modules = []struct {
 	{"go.etcd.io/etcd/server/v3/embed", "", false, "embed brings tracing, a gateway and listeners that an agent does not use; embedded starts etcdserver"},
 	{"go.etcd.io/etcd/server/", "pkg/kv/embedded", false, "only kv/embedded runs an etcd"},
 	{"go.etcd.io/", "pkg/kv pkg/kv/embedded pkg/kv/kvmem pkg/store pkg/store/etcdadmin pkg/store/eventlog pkg/store/events pkg/store/record " +
-		"election pkg/daemon pkg/daemon/auditlog pkg/daemon/datadir pkg/daemon/etcdhistory pkg/internal/audit pkg/internal/authority pkg/bench",
-		false, "only kv, store, election, authority and daemon use the etcd client; audit and bench observe etcd from outside"},
-	{module + "pkg/kv/embedded", "pkg/kv pkg/kv/embedded pkg/kv/embedded/embeddedtest pkg/store/eventlog election pkg/daemon pkg/internal/api pkg/internal/test/etcd pkg/bench",
+		"election pkg/daemon pkg/daemon/auditlog pkg/daemon/datadir pkg/daemon/etcdhistory pkg/internal/audit pkg/internal/authority pkg/internal/backup pkg/internal/backup/restore pkg/bench",
+		false, "only kv, store, election, authority and daemon use the etcd client; audit and bench observe etcd from outside, and backup reads and writes its files"},
+	{module + "pkg/kv/embedded", "pkg/kv pkg/kv/embedded pkg/kv/embedded/embeddedtest pkg/store/eventlog election pkg/daemon pkg/internal/api pkg/internal/backup/restore pkg/internal/backup/source pkg/internal/test/etcd pkg/bench",
 		true, "tests start etcd as a process, with kvtest, unless they test the in-process client"},
 	{"github.com/coreos/go-oidc", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"golang.org/x/oauth2", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
@@ -133,6 +136,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/daemon/clockguard":           {},
 	"pkg/internal/access":             {},
 	"pkg/internal/alert":              {},
+	"pkg/internal/depgraph":           {},
 	"pkg/internal/ledger":             {},
 	"pkg/internal/overview":           {},
 	"pkg/internal/runstats":           {},
@@ -140,6 +144,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/internal/test/check/oracle":  {},
 	"pkg/internal/test/check/utccron": {},
 	"pkg/internal/why":                {},
+	"pkg/internal/workflow":           {},
 	"pkg/scheduler/rows":              {},
 	"pkg/scheduler/state":             {files: "cache.go"},
 	"pkg/scheduler/tickpolicy":        {},

@@ -38,8 +38,8 @@ func Command(f *factory.Factory) *cobra.Command {
 			"With --prune and -l, the command deletes tasks that match the selector but are not in the files. It looks in the\n" +
 			"namespaces of the tasks in the files, in the namespace given with -n, or in all namespaces with -A.\n\n" +
 			"Files that end in .ndjson or .jsonl contain one task per line, and so does standard input if it begins like\n" +
-			"such a file. Such files can have any length. The command sends each line as it reads it, and an invalid line does not\n" +
-			"stop the others.\n\n" +
+			"such a file. Such files can have any length. A task must come after the tasks in its field after. The command\n" +
+			"sends each line as it reads it, and an invalid line does not stop the others.\n\n" +
 			"For more than 100 tasks, the command prints only failures and a summary. Applying the same files again changes\n" +
 			"nothing, so you can repeat an interrupted apply.",
 		Example: `  carillon apply -f nightly-backup.yaml
@@ -117,6 +117,8 @@ func (op *Operation) Deliver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
+	sortSourcesFirst(op.Objects)
 
 	if len(op.Objects) == 1 && op.totalTasks() == 1 && op.prune == nil {
 		op.Files.AboutTask(op.Objects[0].Spec.Timezone)

@@ -99,6 +99,8 @@ func (p *pruner) findAndConfirm(ctx context.Context, r *Operation, c *client.Cli
 		}
 	}
 
+	sortDependentsFirst(p.doomed)
+
 	if r.dry || len(p.doomed) == 0 {
 		return nil
 	}

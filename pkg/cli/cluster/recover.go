@@ -18,7 +18,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 		Short: "Continue with an etcd restored from an older snapshot",
 		Long: "Continue with an etcd that was restored from an older snapshot. When nodes detect such an etcd, they stop making\n" +
 			"decisions and changes, because what they know may not be in the snapshot.\n\n" +
-			"This command increments the epoch of the cluster. All nodes then discard their state, kill their running processes,\n" +
+			"This command begins the next epoch of the cluster. All nodes then discard their state, kill their running processes,\n" +
 			"and start again from what etcd contains now. Ticks since the snapshot are decided again.\n\n" +
 			"Before you run it, make sure that this is the snapshot you want, and that all etcd members use it.",
 		Example: "  carillon cluster recover\n  carillon cluster recover --yes",

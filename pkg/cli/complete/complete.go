@@ -28,6 +28,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -238,6 +239,35 @@ func DeadRuns(f *factory.Factory) Func {
 
 			return offers, err
 		}), done, typed)
+	}
+}
+
+// Steps completes the steps of the run that the command line names, and their items that failed or are active.
+func Steps(f *factory.Factory) Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(done) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+
+		return Matching(Live(f, cmd, "steps of "+done[0], func(ctx context.Context, c *client.Client) ([]Offer, error) {
+			r, err := selection.FindRun(ctx, f, c, done[0])
+			if err != nil {
+				return nil, err
+			}
+
+			steps, err := c.Runs.Steps(ctx, r.Namespace, r.Task, r.ID, client.StepsOptions{})
+			var offers []Offer
+			for _, s := range steps.Steps {
+				offers = append(offers, Offer{s.Name, wording.StepResult(s, f.Now())})
+				for _, p := range s.Parts {
+					if p.Item != nil && p.State != task.Succeeded && p.State != task.Queued {
+						offers = append(offers, Offer{p.Name, wording.RunResult(wording.StepPartRun(p), f.Now())})
+					}
+				}
+			}
+
+			return offers, err
+		}), nil, typed)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/backup/restore"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -37,6 +38,8 @@ type IO struct {
 	// CompleteFor is how long shell completion reuses an answer of the server; 0 means 5 s, which is about as
 	// long as a user edits one command line.
 	CompleteFor time.Duration
+	// RestoreHost returns what the settings of the agent of this host say, from its file. Only the program that contains an agent sets it.
+	RestoreHost func(file string) (restore.Host, error)
 }
 
 // Factory holds the state of one invocation of the program. It is not safe for concurrent use, except where a
@@ -50,6 +53,7 @@ type Factory struct {
 	Version         string
 	CompleteTimeout time.Duration
 	CompleteFor     time.Duration
+	RestoreHost     func(file string) (restore.Host, error) // may be nil
 
 	Words    []string // the words of the command line
 	Parsed   bool     // the words and flags were parsed successfully
@@ -87,7 +91,7 @@ func New(sys IO) *Factory {
 		allowHints: &allowHints{},
 
 		In: sys.In, Env: sys.Env, Version: sys.Version,
-		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor,
+		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor, RestoreHost: sys.RestoreHost,
 	}
 }
 

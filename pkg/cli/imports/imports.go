@@ -120,6 +120,8 @@ func (i *importSession) fillDefaults(cmd *cobra.Command, local bool) error {
 // printOrApply reports what was not imported, and prints or applies the tasks. If something was not imported
 // and everything else succeeded, the exit code is ExitFinding.
 func (i *importSession) printOrApply(ctx context.Context) error {
+	i.result.NoteChains()
+
 	if i.dryRun {
 		i.printRefusals()
 		if err := i.printTasks(); err != nil {

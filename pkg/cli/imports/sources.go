@@ -415,8 +415,8 @@ func dkronCommand(f *factory.Factory) *cobra.Command {
 			"with the executors shell and http, their schedule, time zone, state, concurrency, retries, tags and metadata.\n\n" +
 			"As in Dkron, a job runs on all nodes that have its tags, or on the number that a tag names. A node needs the tags\n" +
 			"as labels. With --any-node or --node, each run is on one node.\n\n" +
-			"The command reports jobs that it cannot import with their line, such as those that run after another job, imports\n" +
-			"the rest, and exits with 8.",
+			"A job with a parent_job becomes a task that runs after its parent. The command reports jobs that it cannot import\n" +
+			"with their line, such as those of other executors, imports the rest, and exits with 8.",
 		Example: `  curl -s http://dkron:8080/v1/jobs | carillon import dkron - --dry-run
   carillon import dkron jobs.json --shadow       # ticks are recorded, nothing starts
   carillon import dkron jobs.json --any-node --timezone Europe/Berlin
@@ -428,7 +428,7 @@ func dkronCommand(f *factory.Factory) *cobra.Command {
 		if err := i.fillDefaults(cmd, false); err != nil {
 			return err
 		}
-		i.AnyNode = i.anyNode
+		i.AnyNode, i.Options.Now = i.anyNode, i.Factory.Now()
 
 		files, err := listFiles(paths, "JSON files", func(name string) bool { return strings.HasSuffix(name, ".json") })
 		if err != nil {

@@ -3,7 +3,6 @@ package logs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"sync/atomic"
@@ -160,7 +159,7 @@ func (f *RunFollower) runName() string {
 // partName is like runName, with the number of the part if the run is one.
 func (f *RunFollower) partName() string {
 	if _, index, ok := task.ParentOf(f.Run.ID); ok {
-		return fmt.Sprintf("%s[%d]", f.runName(), index)
+		return f.runName() + partLabel(f.Run, index)
 	}
 	return f.runName()
 }

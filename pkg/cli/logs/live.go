@@ -37,7 +37,7 @@ const (
 func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o logFlags) error {
 	l := &taskFollower{Merger: NewMerger(f, n.Refs()), c: c, o: o, tasks: map[selection.Ref]*followedTask{}, slots: make(chan struct{}, MaxStreams)}
 	l.timestamps = o.timestamps
-	l.parts = len(n.tasks) > 0 || slices.ContainsFunc(n.Runs, func(r task.Run) bool { return r.Fan != nil })
+	l.parts = len(n.tasks) > 0 || n.step != "" && len(n.Runs) > 1 || slices.ContainsFunc(n.Runs, func(r task.Run) bool { return r.Fan != nil })
 	ctx, l.cancel = context.WithCancelCause(ctx)
 	defer l.tails.Wait()
 	defer l.cancel(nil)

@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -35,6 +36,7 @@ type logFlags struct {
 	follow        bool
 	attempt, tail int
 	timestamps    bool
+	step          string
 	sinceWord     string
 	since         time.Time
 }
@@ -47,13 +49,15 @@ func Command(f *factory.Factory) *cobra.Command {
 		Short: "Print or follow the output of runs",
 		Long: "Print the output of runs; for a task, the output of its latest run. With -f, follow a run until it has ended, including\n" +
 			"retries. If you name a task, -f continues with its next runs until you press Ctrl-C. The output of several tasks is\n" +
-			"merged by time, and each line begins with the name of its task.\n\n" + selection.RunHelp,
+			"merged by time, and each line begins with the name of its task.\n\n" +
+			"The output of a run of a workflow is that of all its steps; --step selects one of them, or one of its items.\n\n" + selection.RunHelp,
 		Example: `  carillon logs nightly-backup
   carillon logs nightly-backup -f --tail 20
   carillon logs nightly-backup@02:30 --timestamps
   carillon logs 'etl-*' report -f
   carillon logs -l team=data --since 1h
-  carillon logs 20261120T220500.000Z-k3f9 --attempt 1`,
+  carillon logs 20261120T220500.000Z-k3f9 --attempt 1
+  carillon logs orders --step load/1`,
 		ValidArgsFunction: complete.Runs(f),
 	}
 	o.Bind(cmd, false)
@@ -61,6 +65,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "print only attempt `N` (default: the latest; with -f, also later ones)")
 	cmd.Flags().IntVar(&o.tail, "tail", 0, "print only the last `N` lines (0: all; default with -f and several tasks: 10)")
 	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with its time, or - if the time is not known")
+	cmd.Flags().StringVar(&o.step, "step", "", "print only the output of this `STEP` of a workflow: NAME, or NAME/ITEM for one item of its map")
+	complete.Register(cmd, "step", complete.Steps(f))
 	cmd.Flags().StringVar(&o.sinceWord, "since", "", "print all runs that started since this `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := checkReading(f, cmd, &o); err != nil {
@@ -75,6 +81,12 @@ func Command(f *factory.Factory) *cobra.Command {
 		named, err := namedLogs(cmd.Context(), f, c, words, o.Flags)
 		if err != nil {
 			return err
+		}
+
+		if o.step != "" {
+			if named, err = stepLogs(cmd.Context(), f, c, named, o.step); err != nil {
+				return err
+			}
 		}
 
 		if o.follow && len(named.tasks) > 1 && !cmd.Flags().Changed("tail") && o.since.IsZero() {
@@ -103,9 +115,11 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *logFlags) error {
 		return failure.Usage("--tail %d: must not be negative", o.tail)
 	case o.attempt > 0 && o.sinceWord != "":
 		return failure.Usage("--attempt and --since cannot be used together")
+	case o.step != "" && o.sinceWord != "":
+		return failure.Usage("--step and --since cannot be used together")
 	}
 
-	if err := factory.RefuseEmpty(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
+	if err := factory.RefuseEmpty(cmd, "since", "selector", "step"); err != nil || o.sinceWord == "" {
 		return err
 	}
 
@@ -119,6 +133,7 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *logFlags) error {
 type Tasks struct {
 	tasks []selection.Ref
 	Runs  []task.Run
+	step  string // the runs are the parts of this step
 }
 
 // Refs returns all tasks concerned, each once.
@@ -166,6 +181,51 @@ func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words 
 	}
 
 	return n, err
+}
+
+// stepLogs replaces the run, or the latest run of the task, by its parts that belong to a step, or to one of its items.
+func stepLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, step string) (Tasks, error) {
+	if len(n.tasks)+len(n.Runs) != 1 {
+		return n, failure.Usage("--step requires exactly one run or task")
+	}
+
+	var run task.Run
+	if len(n.Runs) == 1 {
+		run = n.Runs[0]
+	} else {
+		var err error
+		if run, err = selection.FindRun(ctx, f, c, selection.Show(f, n.tasks[0])); err != nil {
+			return n, err
+		}
+	}
+
+	steps, err := c.Runs.Steps(ctx, run.Namespace, run.Task, run.ID, client.StepsOptions{Step: step, Items: task.MaxMapItems})
+	if err != nil {
+		return n, err
+	}
+
+	n = Tasks{step: step}
+	for _, s := range steps.Steps {
+		for _, p := range s.Parts {
+			if p.Node == "" || p.Attempt == 0 {
+				continue
+			}
+
+			part := run.OfPart(p.Part)
+			part.Step, part.Item = s.Name, p.Item
+			n.Runs = append(n.Runs, part)
+		}
+
+		if item := strings.Contains(step, "/"); len(n.Runs) == 0 && item && s.Items > 0 && len(s.Parts) == 0 {
+			return n, failure.NotFound("run %s has no %s; step %s has %s", run.ID, task.Quote(step), s.Name, output.Plural(int64(s.Items), "item"))
+		}
+		if len(n.Runs) == 0 {
+			return n, failure.NotFound("step %s of run %s has no output: %s", task.Quote(step), run.ID, wording.StepResult(s, f.Now())).
+				WithHint("carillon why %s --step %s", run.ID, step)
+		}
+	}
+
+	return n, nil
 }
 
 // namesRun reports whether a word names a run and not a task.
@@ -265,7 +325,7 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 	}
 
 	m := NewMerger(f, n.Refs())
-	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
+	m.timestamps, m.patient, m.parts = o.timestamps, true, parts || n.step != "" && len(runs) > 1
 	err = f.WithPager(func(out io.Writer) error {
 		m.out = out
 		if (m.prefixed || m.parts) && len(runs) > 1 {

@@ -98,12 +98,20 @@ func (m *Merger) Output(r task.Run) *RunOutput {
 	if _, index, ok := task.ParentOf(r.ID); m.prefixed || m.parts && ok {
 		name := selection.Show(m.Factory, selection.Ref{Namespace: r.Namespace, Name: r.Task})
 		if ok && m.parts {
-			name += fmt.Sprintf("[%d]", index)
+			name += partLabel(r, index)
 		}
 		l.prefix = m.Paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
 	}
 
 	return l
+}
+
+// partLabel names a part in front of its lines: its number, or its step.
+func partLabel(r task.Run, index int) string {
+	if step := r.StepName(); step != "" {
+		return "[" + output.OneLine(step) + "]"
+	}
+	return fmt.Sprintf("[%d]", index)
 }
 
 // colourOf returns the color of a task's name. It is derived from the name, so it is always the same.

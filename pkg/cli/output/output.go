@@ -271,7 +271,7 @@ func (p *Printer) Plain(s string) string {
 	if !p.ASCII {
 		return s
 	}
-	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-").Replace(s)
+	return strings.NewReplacer("·", "-", "–", "-", "…", "...", "→", "->", "×", "x", "±", "+/-", "└", "+").Replace(s)
 }
 
 // NoValue is the text of an empty cell.

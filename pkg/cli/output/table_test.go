@@ -68,3 +68,12 @@ func TestTable_KeepsTheResultOnANarrowTerminal(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// With --ascii, no symbol of a text of this program remains.
+func TestPrinter_PlainHasOnlyASCII(t *testing.T) {
+	d := newTestPrinter()
+	d.ASCII = true
+	if got, want := d.Plain("· – … → × ± └"), "- - ... -> x +/- +"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/view"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
+	"github.com/carillonhq/carillon/pkg/internal/workflow"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -262,21 +263,26 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 
 // cancelCommand returns "carillon run cancel".
 func cancelCommand(f *factory.Factory) *cobra.Command {
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "cancel",
 		Short: "Cancel waiting and active runs",
 		Long: "Cancel waiting and active runs. A waiting run ends immediately. The process of an active run gets SIGTERM, or the\n" +
 			"kill_signal of the task, and SIGKILL after kill_grace. A paused run is resumed for this. While etcd is full, only\n" +
 			"active runs can be cancelled. A glob selects the waiting and active runs of all tasks whose names match.\n\n" +
+			"A run of a workflow ends after its cleanup, the steps with when: always. --force ends the cleanup, too.\n\n" +
 			selection.RunHelp,
 		Example: `  carillon run cancel nightly-backup
   carillon run cancel 20261120T220500.000Z-k3f9
   carillon run cancel 'sync-*' --state queued --dry-run
-  carillon run cancel -l team=data --yes`,
+  carillon run cancel -l team=data --yes
+  carillon run cancel orders --force`,
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also end the cleanup of a workflow: its steps with when: always")
+
 	return runsCommand(f, cmd, &bulkFlags{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (client.Cancelled, string, error) {
-			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
+			end, err := c.Runs.CancelWith(ctx, r.Namespace, r.Task, r.ID, client.CancelOptions{Force: force})
 			message := "cancelled " + r.ID
 
 			switch {
@@ -290,35 +296,77 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 		}, func(r client.Cancelled) string { return selection.RunName(r.Run) })
 }
 
-// deadStates are the states of dead runs.
-var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
+// deadStates are the states of dead runs. Only cancelled runs of workflows are dead.
+var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost, task.Cancelled}
 
 // retryCommand returns "carillon run retry".
 func retryCommand(f *factory.Factory) *cobra.Command {
 	p := &bulkFlags{dead: true, of: deadStates, skip: skipMessages, once: true}
+	var from string
 	cmd := &cobra.Command{
 		Use:   "retry",
 		Short: "Retry dead runs",
-		Long: "Retry dead runs: runs that failed, timed out or were lost and have no attempt left. The command queues a new run with\n" +
-			"the environment of the old one, and removes the old one from the list of dead runs. A glob selects the dead runs of all\n" +
-			"tasks whose names match. Messages to receivers of alerts are not retried: what is still open is sent again.\n\n" +
+		Long: "Retry dead runs: runs that failed, timed out or were lost and have no attempt left, and cancelled runs of workflows.\n" +
+			"The command queues a new run with the environment of the old one, and removes the old one from the list of dead runs. A\n" +
+			"glob selects the dead runs of all tasks whose names match. Messages to receivers of alerts are not retried: what is\n" +
+			"still open is sent again.\n\n" +
 			"A script that may run twice, or is repeated after a failure, names the run and gives --idempotency-key. Within an hour,\n" +
 			"and while the history of the task still has the dead run, the same key of the same user gives the run that was queued\n" +
-			"before, and other runs of the task are rejected with that key.\n\n" + selection.RunHelp,
+			"before, and other runs of the task are rejected with that key.\n\n" +
+			"A retry of a workflow keeps the steps and the items that succeeded, if all steps before them are kept. It always repeats\n" +
+			"cleanup. With --from, it also repeats that step and all steps that follow it.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
   carillon run retry 20261120T220500.000Z-k3f9 --idempotency-key ticket-4711
   carillon run retry 'nightly-*' --state timed_out
   carillon run retry -l team=data --yes
-  carillon run retry --all --dry-run`,
+  carillon run retry --all --dry-run
+  carillon run retry orders --from load`,
 	}
+	cmd.Flags().StringVar(&from, "from", "", "of a workflow: also repeat this `STEP` and all steps that follow it, even if they succeeded")
+	complete.Register(cmd, "from", complete.Steps(f))
+
 	return runsCommand(f, cmd, p, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			t, err := c.Runs.RetryWith(ctx, r.Namespace, r.Task, r.ID, p.key)
-			if err == nil {
-				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
+			t, err := c.Runs.RetryFrom(ctx, r.Namespace, r.Task, r.ID, client.RetryOptions{From: from, IdempotencyKey: p.key})
+			if err != nil {
+				return t.Run, "", err
 			}
-			return t.Run, fmt.Sprintf("%s as a retry of %s", queuedWords(f, t, p.key), r.ID), err
+			view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
+
+			message := fmt.Sprintf("%s as a retry of %s", queuedWords(f, t, p.key), r.ID)
+			if r.Fan != nil && r.Fan.Flow != nil {
+				message += repeatedWords(ctx, c, t.Run)
+			}
+
+			return t.Run, message, nil
 		}, selection.RunName)
+}
+
+// repeatedWords says which steps a retry of a workflow repeats, and which it keeps. It returns "" for other runs.
+func repeatedWords(ctx context.Context, c *client.Client, r task.Run) string {
+	steps, err := c.Runs.Steps(ctx, r.Namespace, r.Task, r.ID, client.StepsOptions{Items: 1})
+	if err != nil {
+		return "" // the run is queued in any case
+	}
+
+	var repeated, kept []string
+	for _, s := range steps.Steps {
+		switch {
+		case s.Kept > 0 && s.Items == 0 && workflow.State(s.State) == workflow.Succeeded:
+			kept = append(kept, s.Name)
+			continue
+		case s.Kept > 0:
+			kept = append(kept, fmt.Sprintf("%s of %s", output.Plural(int64(s.Kept), "item"), s.Name))
+		}
+		repeated = append(repeated, s.Name)
+	}
+
+	words := "; it repeats " + strings.Join(repeated, ", ")
+	if len(kept) > 0 {
+		words += " and keeps " + strings.Join(kept, ", ")
+	}
+
+	return words
 }
 
 // queuedWords describes a run that was queued now, or by an earlier command with the same --idempotency-key.

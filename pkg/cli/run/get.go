@@ -2,8 +2,11 @@ package run
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/cli/view"
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -67,14 +71,49 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return watchRun(cmd.Context(), f, c, r, zone)
 		}
 
-		return output.EmitOne(&f.Printer, r, r.ID, func(d *output.Details) { describeRun(f, d, r, zone) })
+		shown, err := withSteps(cmd.Context(), c, r)
+		if err != nil {
+			return err
+		}
+
+		return output.EmitOne(&f.Printer, shown, r.ID, func(d *output.Details) { describeRun(f, d, shown, zone) })
 	}
 
 	return cmd
 }
 
+// shownRun is a run with the states of its steps, if it is one of a workflow.
+type shownRun struct {
+	task.Run
+	Steps *client.RunSteps `json:"steps,omitempty"`
+}
+
+// maxShownItems is how many items of each step are read: all that a map can have.
+const maxShownItems = task.MaxMapItems
+
+// withSteps reads the steps of a run. A run that waits has no steps on record, so its task says whether it is a workflow.
+func withSteps(ctx context.Context, c *client.Client, r task.Run) (shownRun, error) {
+	shown := shownRun{Run: r}
+	if r.Fan == nil && r.State != task.Queued || r.Fan != nil && r.Fan.Flow == nil {
+		return shown, nil
+	}
+
+	steps, err := c.Runs.Steps(ctx, r.Namespace, r.Task, r.ID, client.StepsOptions{Items: maxShownItems})
+	var e *client.Error
+	if errors.As(err, &e) && (e.Code == client.CodeNoSteps || e.Status == http.StatusNotFound) && r.Fan == nil {
+		return shown, nil
+	}
+	if err != nil {
+		return shown, err
+	}
+	shown.Steps = &steps
+
+	return shown, nil
+}
+
 // describeRun adds the details of a run. zone is the time zone of its task.
-func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string) {
+func describeRun(f *factory.Factory, d *output.Details, shown shownRun, zone string) {
+	r := shown.Run
 	at := func(t task.Time) string {
 		if t.IsZero() {
 			return ""
@@ -105,6 +144,9 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 		d.Field("Took", "%s", view.TookText(f, r))
 	}
 
+	if shown.Steps != nil {
+		d.Field("Steps", "%s", view.StepsSummary(*shown.Steps))
+	}
 	d.StyledField("Progress", view.ProgressBar(f, r))
 	for _, field := range wording.RunAttemptFields(r, at, f.Now()) {
 		d.Field(field.Name, "%s", field.Value)
@@ -126,7 +168,11 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	}
 
 	describeResults(f, d, r)
-	describeParts(f, d, r, at)
+	if shown.Steps != nil {
+		d.Section("Steps", f.RenderIndented(view.StepsTable(f, *shown.Steps, zone)))
+	} else {
+		describeParts(f, d, r, at)
+	}
 
 	if r.OutputTail != "" {
 		title := "Output"

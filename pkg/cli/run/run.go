@@ -81,7 +81,7 @@ func (l *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 // listOptions contains the flags of "carillon run list".
 type listOptions struct {
 	ListFlags
-	task, node         string
+	task, node, reason string
 	selector           string // selects runs by the labels of their tasks
 	parts, dead, watch bool
 }
@@ -95,8 +95,8 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		Short:   "List runs, newest first",
 		Long: "List runs, newest first: waiting, active and ended runs, and ticks that did not run. Name tasks or use -l to list only\n" +
 			"their runs. Times without an offset are in your time zone.\n\n" +
-			"With --dead, list only dead runs: runs that failed, timed out or were lost and have no attempt left. The list contains\n" +
-			"the newest 100 of each task. To remove a run from it, use carillon run retry or carillon run dismiss.\n\n" +
+			"With --dead, list only dead runs: runs that failed, timed out or were lost and have no attempt left, and cancelled runs\n" +
+			"of workflows. The list contains the newest 100 of each task, 20 of a workflow. To remove a run from it, use carillon run retry or carillon run dismiss.\n\n" +
 			"With --parts or --node, the parts of runs are listed like runs.",
 		Example: `  carillon run list --limit 20
   carillon run list --state running,queued -A
@@ -105,7 +105,8 @@ func listCommand(f *factory.Factory) *cobra.Command {
   carillon run list -l team=data --since 24h
   carillon run list --state running -w
   carillon run list index --parts --state failed
-  carillon run list --dead -A`,
+  carillon run list --dead -A
+  carillon run list --reason restored -A`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
 	l.ListFlags.Bind(cmd)
@@ -114,12 +115,23 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&l.task, "task", "", "list only runs of this `TASK`")
 	cmd.Flags().StringVarP(&l.selector, "selector", "l", "", "list only runs of tasks whose labels match this `SELECTOR`, such as team=data")
 	cmd.Flags().StringVar(&l.node, "node", "", "list only runs on this `NODE`")
+	cmd.Flags().StringVar(&l.reason, "reason", "", "list only runs and ticks whose state has this `REASON`, such as restored")
+	complete.RegisterFixed(cmd, "reason", reasonNames()...)
 	watch.BindFlag(cmd, &l.watch)
 	complete.Register(cmd, "task", complete.Tasks(f))
 	complete.Register(cmd, "node", complete.Nodes(f))
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return listRuns(f, cmd, l, words) }
 
 	return cmd
+}
+
+// reasonNames returns the names of all reasons.
+func reasonNames() (names []string) {
+	for _, r := range task.Reasons() {
+		names = append(names, r.Name)
+	}
+
+	return names
 }
 
 // listRuns lists or watches runs.
@@ -145,6 +157,7 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l listOptions, words []str
 		return task.Under("selector", err)
 	}
 
+	filter.Reason = l.reason
 	filter.Namespace, filter.Node, filter.Parts, filter.Dead, filter.Selector = f.Scope(), l.node, l.parts, l.dead, l.selector
 	filter.Progress = !l.dead && (f.Format == output.FormatWide || len(f.Columns) > 0 && f.WantsColumn("PROGRESS"))
 
@@ -303,33 +316,41 @@ func matchesFilter(f client.RunListOptions, r task.Run) bool {
 		states = append(slices.Clone(states), f.State)
 	}
 
-	return (f.Parts || f.Node != "" || !task.IsPart(r.ID)) && (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
+	return (f.Parts || f.Node != "" || !task.IsPart(r.ID)) && (f.Reason == "" || r.Reason == f.Reason) && (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
 		(f.Since.IsZero() || !r.ScheduledTime.Before(f.Since)) && (f.Until.IsZero() || r.ScheduledTime.Before(f.Until))
 }
 
 // watchRun implements run get -w. It ends with the run.
 func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, zone string) error {
-	w := &watch.List[task.Run]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
-	w.Affects = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
-	w.Read = func(ctx context.Context, _ int) ([]task.Run, error) {
+	w := &watch.List[shownRun]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
+	w.Affects = func(e task.Event) (string, bool) {
+		parent, _, isPart := task.ParentOf(e.Run)
+		return "", e.Run == r.ID || isPart && parent == r.ID
+	}
+	w.Read = func(ctx context.Context, _ int) ([]shownRun, error) {
 		now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
-		return []task.Run{now}, err
+		if err != nil {
+			return nil, err
+		}
+		shown, err := withSteps(ctx, c, now)
+		return []shownRun{shown}, err
 	}
 
-	w.Table = func(list []task.Run, wide bool) *output.Table {
-		return view.RunTable(f, list, true, wide, view.Zones{"": zone})
+	w.Table = func(list []shownRun, wide bool) *output.Table {
+		return view.RunTable(f, []task.Run{list[0].Run}, true, wide, view.Zones{"": zone})
 	}
 
-	w.Page = func(list []task.Run) string {
+	w.Page = func(list []shownRun) string {
 		d := &output.Details{Printer: &f.Printer}
 		describeRun(f, d, list[0], zone)
 		return d.String()
 	}
 
-	w.Key, w.Name, w.Comparable = selection.RunName, selection.RunName, func(r task.Run) any { return r }
+	name := func(r shownRun) string { return selection.RunName(r.Run) }
+	w.Key, w.Name, w.Comparable = name, name, func(r shownRun) any { return r }
 	w.Removed = func(key string) any { return watch.Removed{ID: key, Left: true} }
-	w.Done = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
-	w.Moving = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // the progress of an active run changes without events
+	w.Done = func(list []shownRun) bool { return len(list) == 1 && list[0].State.Final() }
+	w.Moving = func(list []shownRun) bool { return len(list) == 1 && list[0].State.Active() } // the progress of an active run changes without events
 
 	return w.Run(ctx)
 }

@@ -105,11 +105,20 @@ func indentLines(lines []string) string {
 	return b.String()
 }
 
-// InWords returns a task's schedule in English, or "" if it cannot be explained.
+// InWords returns in English when a task runs: its schedule, and the tasks after which it runs. It returns "" if the schedule cannot
+// be explained.
 func InWords(s task.Spec) string {
 	words, err := schedule.Explain(s.Timing())
 	if err != nil {
 		return ""
 	}
-	return words.Text
+
+	switch {
+	case len(s.After) == 0:
+		return words.Text
+	case s.Schedule.HasTicks():
+		return words.Text + "; also after " + s.After.Describe()
+	}
+
+	return "after " + s.After.Describe()
 }

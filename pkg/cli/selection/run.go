@@ -98,7 +98,7 @@ func parseTick(s string) (tickForm, error) {
 
 // matchesTick reports whether the tick of a run is the one that the user typed.
 func (f tickForm) matchesTick(r task.Run, typed string, zone *time.Location) bool {
-	if r.Trigger == task.TriggerManual {
+	if r.Trigger == task.TriggerManual || r.Trigger == task.TriggerAfter {
 		return false
 	}
 

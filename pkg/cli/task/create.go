@@ -31,7 +31,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	var flags taskFlags
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...] | --http METHOD URL",
+		Use:   "create TASK --schedule EXPR | --after TASK [flags] -- COMMAND [ARG...] | --http METHOD URL",
 		Short: "Create a task",
 		Long: "Create a task from flags. The command fails if the task exists: change a task with update, or apply files.\n\n" +
 			"The process starts without a shell. For pipes, variables and globs, use --shell. With --http, each run sends a request\n" +
@@ -46,12 +46,14 @@ func createCommand(f *factory.Factory) *cobra.Command {
   carillon task create campaign --schedule "H 9 * * *" --set start=2026-12-01 --set end="2026-12-24 18:00" --set jitter=10m -- ./mail
   carillon task create reminder --schedule "@in 10m" --set ttl=1h --shell 'echo tea | wall'
   carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup
+  carillon task create report --after etl -- ./report
+  carillon task create ticket --after etl:failed --shell './ticket "$CARILLON_CAUSE_RUN"'
   carillon task create ping --schedule @hourly --http https://api.example.com/ping
   carillon task create order --schedule @daily --http POST https://api.example.com/orders \
       --json '{"day": "${run.scheduled_time}"}' --set action.http.auth.bearer=api/token --set action.http.expect.status=201`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bindFlags(cmd)
+	flags.bindFlags(f, cmd)
 	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		words, err := flags.readRequest(cmd, words)
@@ -183,10 +185,10 @@ func checkRequired(s task.Spec) error {
 	hasProgram := process != nil && (len(process.Command) > 0 || process.Shell != "")
 	switch {
 	case len(s.Schedule) == 0:
-		return failure.Usage("--schedule is required").WithHint(`for example: --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
+		return failure.Usage("--schedule or --after is required").WithHint(`for example: --schedule "*/5 * * * *", "@every 90s", or @manual; see carillon help schedules`)
 	case request != nil && request.URL == "":
 		return failure.Usage("no URL given").WithHint("for example: --http POST https://api.example.com/orders")
-	case request == nil && s.Action.Noop == nil && !hasProgram:
+	case request == nil && s.Action.Noop == nil && s.Action.Workflow == nil && !hasProgram:
 		return failure.Usage("no command given").WithHint("give a command after -- (-- COMMAND ARG...), or use --shell, --http or --noop")
 	}
 
@@ -246,7 +248,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
   carillon task update order --http PUT https://api.example.com/v2/orders --header 'X-Key: ${secret:api/key}'`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
-	flags.bindFlags(cmd)
+	flags.bindFlags(f, cmd)
 	revision.bindFlag(cmd)
 	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "change tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)

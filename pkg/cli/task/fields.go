@@ -38,7 +38,7 @@ var fieldsText = sync.OnceValue(func() string {
 	return "These are the fields of a task, as in a task file, and for --set of carillon task create and\n" +
 		"carillon task update. Durations look like 90s, 10m and 1h30m, sizes like 512Ki, 64Mi and 10G, and times\n" +
 		"like 2026-12-24T18:00:00Z. carillon task fields PATH shows some of them.\n\n" +
-		strings.TrimSuffix(wording.FieldsHelp(task.Flatten(task.SpecFields()), 100), "\n")
+		strings.TrimSuffix(wording.FieldsHelp(task.ReferenceFields(), 100), "\n")
 })
 
 // fieldsCommand returns "carillon task fields".
@@ -78,7 +78,7 @@ func fieldsCommand(f *factory.Factory) *cobra.Command {
 
 // selectFields returns the fields that words select, or all.
 func selectFields(words []string) ([]task.Field, error) {
-	all := task.Flatten(task.SpecFields())
+	all := task.ReferenceFields()
 	if len(words) == 0 {
 		return all, nil
 	}
@@ -117,9 +117,17 @@ func fieldPaths(fields []task.Field) []string {
 	return paths
 }
 
-// settableFields returns the fields that --set can set: all but those of the objects in a list.
-func settableFields() []task.Field {
-	return slices.DeleteFunc(task.Flatten(task.SpecFields()), func(f task.Field) bool {
+// settableFields returns the fields that --set can set: all but those of the objects in a list. If typed begins with the path of a
+// step, it returns the fields of this step instead.
+func settableFields(typed string) []task.Field {
+	fields := task.Flatten(task.SpecFields())
+	if rest, found := strings.CutPrefix(typed, task.StepsField+"."); found {
+		if name, _, more := strings.Cut(rest, "."); more {
+			fields = task.Flatten(task.StepField(name).Inner)
+		}
+	}
+
+	return slices.DeleteFunc(fields, func(f task.Field) bool {
 		return f.Path == "name" || f.Path == "namespace" || strings.Contains(f.Path, "[]")
 	})
 }
@@ -127,7 +135,7 @@ func settableFields() []task.Field {
 // completeFields completes the path of a field.
 func completeFields(_ *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var offers []complete.Offer
-	for _, f := range settableFields() {
+	for _, f := range settableFields("") {
 		offers = append(offers, complete.Offer{Word: f.Path, About: wording.FirstSentence(f.Doc)})
 	}
 
@@ -139,7 +147,7 @@ func completeSet(cmd *cobra.Command, done []string, typed string) ([]cobra.Compl
 	var offers []complete.Offer
 	path, _, hasValue := strings.Cut(typed, "=")
 
-	for _, f := range settableFields() {
+	for _, f := range settableFields(typed) {
 		about := wording.FirstSentence(f.Doc)
 		switch {
 		case !hasValue && len(f.Inner) > 0 && f.Type == "object":

@@ -45,6 +45,7 @@ type fieldFlag struct {
 // fieldFlags are the flags for fields, in the order of the help. A flag for a map takes pairs.
 var fieldFlags = []fieldFlag{
 	{name: "schedule", path: "schedule", placeholder: "EXPR", note: "may be repeated"},
+	{name: "after", path: "after", placeholder: "TASK[:WHEN]", note: "WHEN is succeeded, failed or ended (default: succeeded); may be repeated, with --set join=any"},
 	{name: "timezone", path: "timezone", placeholder: "ZONE"},
 	{name: "description", path: "description", placeholder: "TEXT"},
 	{name: "label", path: "labels", placeholder: "KEY=VALUE", note: "KEY- removes one; may be repeated"},
@@ -75,7 +76,7 @@ func (t *texts) Set(s string) error {
 }
 
 // bindFlags declares the flags.
-func (f *taskFlags) bindFlags(cmd *cobra.Command) {
+func (f *taskFlags) bindFlags(in *factory.Factory, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.texts = map[string]*texts{}
 
@@ -103,6 +104,7 @@ func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "overlap", overlap.Enum...)
 	complete.RegisterFixed(cmd, "limit", limitNames...)
 	complete.RegisterFixed(cmd, "http", task.HTTPMethods()...)
+	complete.Register(cmd, "after", completeSources(in))
 	complete.Register(cmd, "set", completeSet)
 	complete.Register(cmd, "set-file", completeSetFile)
 }
@@ -139,7 +141,7 @@ func fieldFlagError(cmd *cobra.Command, err error) error {
 	}
 
 	plain := strings.NewReplacer("-", "", "_", "", ".", "")
-	for _, f := range settableFields() {
+	for _, f := range settableFields("") {
 		if strings.HasSuffix("."+plain.Replace(f.Path), plain.Replace(word)) && len(word) > 2 {
 			return failure.Usage("%s", err).WithHint("did you mean: --set %s=…", f.Path)
 		}
@@ -247,6 +249,8 @@ func (f *taskFlags) setField(ctx context.Context, in *factory.Factory, a *manife
 		return nil
 	case t.name == "schedule":
 		return a.SetValue(t.path, task.Schedules(given))
+	case t.name == "after":
+		return setSources(a, t, given)
 	case t.name == "header":
 		return setHeaders(a, t, given)
 	case strings.Contains(t.placeholder, "="):
@@ -256,6 +260,37 @@ func (f *taskFlags) setField(ctx context.Context, in *factory.Factory, a *manife
 	}
 
 	return a.SetText(t.path, given[len(given)-1])
+}
+
+// setSources sets the tasks after which a task runs.
+func setSources(a *manifest.Assignments, t fieldFlag, given []string) error {
+	sources := make(task.Sources, len(given))
+	for i, text := range given {
+		sources[i] = task.ParseSource(text)
+		if sources[i].Task == "" {
+			return failure.Usage("--after %s: write TASK, or TASK:WHEN", task.Quote(text))
+		}
+	}
+
+	return a.SetValue(t.path, sources)
+}
+
+// completeSources completes the name of a source, and then which of its ends count.
+func completeSources(f *factory.Factory) complete.Func {
+	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		name, _, hasWhen := strings.Cut(typed, ":")
+		if !hasWhen {
+			return complete.Tasks(f)(cmd, done, typed)
+		}
+
+		field, _ := task.FindField(task.SpecFields(), "after[].when")
+		var words []string
+		for _, when := range field.Enum {
+			words = append(words, name+":"+when)
+		}
+
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // setPairs sets the keys of a map, or the fields of an object, from pairs KEY=VALUE and KEY-.

@@ -130,6 +130,9 @@ func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *o
 	d.StyledField("State", stateCell(f, t))
 	d.StyledField("Next", strings.Join(nextCells(f, t)[:1], "")+leftWords(f, t))
 
+	d.Field("Then", "%s", wording.DependentsText(t.Dependents))
+	d.Field("Waiting", "%s", waitingWords(f, t))
+
 	if t.NoNext != "" {
 		d.Field("No more ticks", "%s", t.NoNext)
 	}

@@ -27,6 +27,7 @@ type listFlags struct {
 	words           []string // names and globs
 	query           string
 	failing, paused bool
+	workflow        bool
 	sort            string
 	limit           int
 	watch           bool
@@ -39,6 +40,7 @@ func (l *listFlags) bindFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "list only failing tasks: a run failed, timed out or was lost with its attempts used up, and no later one has succeeded; not if it was dismissed or started again")
 	f.BoolVar(&l.paused, "paused", false, "list only paused tasks")
+	f.BoolVar(&l.workflow, "workflow", false, "list only workflows: tasks with steps")
 	f.StringVar(&l.sort, "sort", client.SortName, "sort in this `ORDER`: name, next, last (the latest end first), lateness or duration (of the last run), or failures (in a row)")
 	f.IntVar(&l.limit, "limit", 0, "show at most `N` results (0: no limit)")
 	f.BoolVar(&l.complete, "complete", false, "fail if tasks may be missing because some shards do not answer, instead of printing a note")
@@ -54,6 +56,10 @@ var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, clien
 func (l *listFlags) checkFlags() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
+	}
+
+	if l.workflow && l.watch {
+		return failure.Usage("--workflow and --watch cannot be used together")
 	}
 
 	if !slices.Contains(sortKeys, l.sort) {
@@ -114,7 +120,10 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		var info client.ListInfo
 		o.Info = info.Include
 		list, err := c.Tasks.List(cmd.Context(), o)
-		if err == nil {
+		if err == nil && l.workflow {
+			list = slices.DeleteFunc(list, func(t client.Task) bool { return t.Action.Workflow == nil })
+			list = list[:min(len(list), cmp.Or(l.limit, len(list)))]
+		} else if err == nil {
 			err = unmatchedWordError(cmd.Context(), f, c, l, list)
 		}
 
@@ -155,7 +164,11 @@ func listOptions(f *factory.Factory, l listFlags) (client.TaskListOptions, error
 		o.Recent = recentRuns
 	}
 
-	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
+	if l.workflow { // the actions are not in the index, so all tasks that match otherwise are read
+		o.Limit = 0
+	}
+
+	o.Brief = !l.workflow && f.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
 	o.Namespace, o.Query, err = selection.Query(f, l.words, l.Selector, stateTerm(l.failing, client.TaskFailing), stateTerm(l.paused, client.TaskPaused), l.query)
 

@@ -191,6 +191,10 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 		f.Note("%s runs at the next boot of a matching node", selection.Show(f, r))
 	case t.NoNext != "":
 		f.Note("no more ticks: %s", t.NoNext)
+	case len(t.After) > 0 && !t.Schedule.HasTicks():
+		f.Note("%s has no ticks; it runs after %s", selection.Show(f, r), t.After.Describe())
+	case len(t.After) > 0:
+		f.Note("%s also runs after %s", selection.Show(f, r), t.After.Describe())
 	}
 
 	if t.MaxRuns > 0 && t.NoNext == "" {

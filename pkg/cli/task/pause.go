@@ -76,7 +76,8 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		Use:   "resume",
 		Short: "Resume the schedules of paused tasks",
 		Long: "Resume the schedules of paused tasks, whether a user paused them or Carillon did after too many failures.\n" +
-			"The count of failures in a row starts again at zero. Ticks that fell into the pause never run.",
+			"The count of failures in a row starts again at zero. Ticks in the pause never run, and neither do runs for sources\n" +
+			"that ended in it.",
 		Example: `  carillon task resume nightly-backup
   carillon task resume -l team=data --yes`,
 	}
@@ -89,7 +90,11 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 			if t.Result == client.Unchanged {
 				return "not paused: " + selection.Show(f, r) + view.NextText(f, t)
 			}
-			return "resumed " + selection.Show(f, r) + view.NextText(f, t)
+			text := "resumed " + selection.Show(f, r) + view.NextText(f, t)
+			if t.DroppedTriggers > 0 {
+				text += f.Plain(" · ") + "the pause dropped " + output.Plural(t.DroppedTriggers, "ended run") + " of its sources"
+			}
+			return text
 		})
 
 	return revision.ofOne(cmd)

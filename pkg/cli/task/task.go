@@ -31,14 +31,14 @@ func Command(f *factory.Factory) *cobra.Command {
 		&cobra.Group{ID: "change", Title: "Change:"},
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
-	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f), deletedCommand(f), fieldsCommand(f))
+	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), graphCommand(f), historyCommand(f), statsCommand(f), WhyCommand(f), keysCommand(f), deletedCommand(f), fieldsCommand(f))
 	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), copyCommand(f), rollbackCommand(f), deleteCommand(f), undeleteCommand(f))
 	factory.AddGroup(cmd, "fire", triggerCommand(f), pauseCommand(f), resumeCommand(f))
 
 	return cmd
 }
 
-// verbCommand completes cmd, which calls do for each selected task. alone is true if the words name only one, see namesOne.
+// verbCommand completes cmd, which calls do for each selected task; severe is set for a deletion. alone is true if the words name only one, see namesOne.
 // done returns the sentence for people; for programs, the result of do is printed.
 func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
 	do func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
@@ -51,7 +51,17 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 			return err
 		}
 
+		var order *deletionOrder
+		if severe && len(refs) > 0 {
+			order = newDeletionOrder(ctx, c, refs)
+		}
+
 		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
+			if order != nil {
+				order.wait(ctx, r)
+				defer order.finish(r)
+			}
+
 			t, err := do(ctx, c, r, alone)
 			if err != nil {
 				return t, "", selection.ExplainMissing(ctx, f, c, r, err)

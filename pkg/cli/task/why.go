@@ -23,11 +23,12 @@ import (
 // WhyCommand returns "carillon why", which is also "carillon task why".
 func WhyCommand(f *factory.Factory) *cobra.Command {
 	var q client.WhyQuestion
+	var step string
 	cmd := &cobra.Command{
 		Use:   "why TASK|RUN",
 		Short: "Explain why a task ran, did not run, or will run",
 		Long: "Explain why a task ran, did not run, or will run at a given time: one sentence, followed by the evidence.\n" +
-			"You can also name a run.\n\n" +
+			"You can also name a run. With --step, explain a step of a run of a workflow, or one of its items.\n\n" +
 			"Without a time, the command explains the latest tick and the next one. Times without an offset are in the\n" +
 			"task's time zone, in --timezone, or in the zone that --time local or --time utc chooses for the output; see carillon\n" +
 			"help times. A date means the whole day.",
@@ -35,6 +36,7 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
   carillon why nightly-backup --at '2026-03-29 02:30'
   carillon why nightly-backup --at 'yesterday 18:00'
   carillon why nightly-backup@-1
+  carillon why orders --step load/1
   carillon task why nightly-backup --from 2026-03-01 --to 2026-03-31
   carillon task why nightly-backup --at 2026-12-24T18:00:00Z -o json`,
 		Args:              factory.Args(1, 1, "the task's name"),
@@ -44,9 +46,11 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29 02:30, 02:30 for today, yesterday 18:00, or a date")
 	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`, or a duration ago such as 2d")
 	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME`, or a duration ago (default now)")
+	flags.StringVar(&step, "step", "", "explain this `STEP` of a run of a workflow (of a task: its latest run): NAME, or NAME/ITEM for one item of its map")
+	complete.Register(cmd, "step", complete.Steps(f))
 	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: that of --time, or the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
+		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone", "step"); err != nil {
 			return err
 		}
 
@@ -55,11 +59,17 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--at and --from/--to cannot be used together")
 		case q.To != "" && q.From == "":
 			return failure.Usage("--to requires --from")
+		case step != "" && (q.At != "" || q.From != ""):
+			return failure.Usage("--step and --at, --from cannot be used together: name the run instead")
 		}
 
 		c, err := f.Connect()
 		if err != nil {
 			return err
+		}
+
+		if step != "" {
+			return whyStep(cmd.Context(), f, c, words[0], step, q.Timezone)
 		}
 
 		r, err := whyWord(cmd.Context(), f, c, words[0], &q)
@@ -83,6 +93,26 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	return cmd
+}
+
+// whyStep explains a step of a run.
+func whyStep(ctx context.Context, f *factory.Factory, c *client.Client, word, step, timezone string) error {
+	r, err := selection.FindRun(ctx, f, c, word)
+	if err != nil {
+		return err
+	}
+	if timezone == "" {
+		if timezone, err = zoneOfAnswer(f); err != nil {
+			return err
+		}
+	}
+
+	answer, err := c.Runs.Why(ctx, r.Namespace, r.Task, r.ID, step, timezone)
+	if err != nil {
+		return err
+	}
+
+	return output.EmitOne(&f.Printer, answer, string(answer.Verdict), func(d *output.Details) { explainWhy(f, d, answer) })
 }
 
 // zoneOfAnswer returns the zone that --time chooses for an answer, or "" for that of the task. It is an error if the name of the

@@ -95,7 +95,7 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 	return g
 }
 
-// tickText formats the tick of a run, and states whether the run was triggered manually.
+// tickText formats the tick of a run, and states whether the run was triggered manually, or by another task.
 func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	words := f.RecentTime(r.ScheduledTime, timezone)
 
@@ -104,6 +104,10 @@ func tickText(f *factory.Factory, r task.Run, timezone string) string {
 		return words + " (boot of " + r.TargetNode + ")"
 	case r.Trigger == task.TriggerManual:
 		return words + " (manual)"
+	case r.Trigger == task.TriggerAfter && len(r.Causes) > 0:
+		words += " (after " + r.Causes[0].Task + ")"
+	case r.Trigger == task.TriggerAfter:
+		words += " (after)"
 	}
 
 	if r.Count > 1 && !r.Last.IsZero() {

@@ -128,6 +128,9 @@ func explainFailure(r task.Run) string {
 	case r.HTTPStatus > 0:
 		rest := strings.TrimPrefix(r.Message, strings.TrimSpace(fmt.Sprintf("HTTP %d %s", r.HTTPStatus, http.StatusText(r.HTTPStatus))))
 		return strings.TrimPrefix(strings.TrimLeft(rest, ",; "), "but ")
+	case r.Reason == task.ReasonSteps: // the message is "step load/1: exited with code 3", and the result names the step
+		_, why, _ := strings.Cut(r.Message, ": ")
+		return why
 	case r.OutputBytes == 0:
 		return r.Message
 	}

@@ -29,3 +29,11 @@ func TestExplainFailure(t *testing.T) {
 		}
 	}
 }
+
+// The result of a workflow names the step that failed, so the explanation does not repeat it.
+func TestExplainFailure_NamesTheFailedStepOnce(t *testing.T) {
+	r := task.Run{State: task.Failed, Reason: task.ReasonSteps, Message: "step load/1: exited with code 3"}
+	if got := explainFailure(r); got != "exited with code 3" {
+		t.Errorf("%q", got)
+	}
+}

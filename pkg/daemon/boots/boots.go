@@ -70,6 +70,8 @@ type Config struct {
 	Access func() Access
 	// Freezes returns the freezes that are in force; nil: they are not known yet.
 	Freezes func() *task.Freezes
+	// Gap returns what lost histories of the cluster may have decided; nil: there were none. May be nil.
+	Gap func() *task.Gap
 	// MayWrite returns why nothing may be written now, or nil: the clock is not trusted, or etcd was restored.
 	MayWrite func() error
 	Now      func() time.Time
@@ -144,6 +146,9 @@ func (t *term) makePass(ctx context.Context) error {
 	}
 
 	p := &pass{term: t, now: t.cfg.Now(), access: access, freezes: freezes}
+	if t.cfg.Gap != nil {
+		p.gap = t.cfg.Gap()
+	}
 	present := map[string]bool{}
 	for _, n := range t.cfg.Nodes() {
 		present[n.Name] = true
@@ -161,6 +166,7 @@ type pass struct {
 	now     time.Time
 	access  Access
 	freezes *task.Freezes
+	gap     *task.Gap
 }
 
 // handleNode creates the runs for the boot of a node, unless they exist.
@@ -174,7 +180,7 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 		// The watch of this leader is late, and still has the node as it was before its last boot.
 		return nil
 	case b.BootID != n.BootID:
-		b = record.Boot{Node: n.Name, Mod: b.Mod, BootID: n.BootID, At: task.At(p.now), Registered: n.Revision}
+		b = record.Boot{Node: n.Name, Mod: b.Mod, BootID: n.BootID, BootedAt: n.BootedAt, At: task.At(p.now), Registered: n.Revision}
 		p.log.Info("a node has booted", zap.String("node", n.Name), zap.String("boot", n.BootID))
 	case b.Done && p.now.Sub(b.Seen.Time) < seenEvery:
 		return nil
@@ -270,7 +276,7 @@ func accepts(selector string, n *task.Node) bool {
 	return err == nil && s.Accepts(n)
 }
 
-// newRun returns the run of a task for a boot. It waits in the queue, or is skipped as a tick would be.
+// newRun returns the run of a task for a boot. It waits in the queue, or is skipped or missed as a tick would be.
 func (p *pass) newRun(t *store.BootTask, b *record.Boot) task.Run {
 	at := task.At(p.now)
 	r := task.Run{
@@ -278,6 +284,12 @@ func (p *pass) newRun(t *store.BootTask, b *record.Boot) task.Run {
 		UID: t.Entry.UID, ScheduledTime: at, CreatedAt: at, Attempt: 1,
 		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
 		Requests: task.Requests{CreatedBy: task.NewActor(task.CreatedByCarillon), TargetNode: b.Node, BootID: b.BootID},
+	}
+
+	// The lost history may have created the run. Of a host that does not say when it has booted, this cannot be excluded.
+	if p.gap != nil && (b.BootedAt.IsZero() || p.gap.Covers(b.BootedAt.Time)) {
+		r.State, r.Reason, r.Message, r.Attempt, r.EndedAt = task.Missed, task.ReasonRestored, p.gap.String(), 0, at
+		return r
 	}
 
 	skip := ""

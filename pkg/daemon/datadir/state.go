@@ -69,6 +69,8 @@ type Record struct {
 	Epoch    int    `json:"epoch,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
 	Restored bool   `json:"restored,omitempty"` // etcd was found to have gone back in this epoch
+	// Peers are the addresses of some other nodes, which are asked whether they follow another history.
+	Peers []string `json:"peers,omitempty"`
 }
 
 // keepInstances is the maximum number of instances that are stored. Attempts of older instances are not in the inbox
@@ -241,6 +243,18 @@ func (s *State) Restored() bool {
 // SetHistory saves the history of etcd and whether it was found to have gone back.
 func (s *State) SetHistory(cluster string, epoch int, revision int64, restored bool) error {
 	return s.changeRecord(func(k *Record) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
+}
+
+// Peers returns the saved addresses of other nodes.
+func (s *State) Peers() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.Peers
+}
+
+// SetPeers saves the addresses of other nodes. The caller must not modify the list afterwards.
+func (s *State) SetPeers(list []string) error {
+	return s.changeRecord(func(k *Record) { k.Peers = list })
 }
 
 // changeRecord changes the record and writes it if it differs. After an error the record is unchanged, in memory and on

@@ -8,7 +8,9 @@
 // every ten seconds. If etcd is restored while the node is down, from a snapshot that is younger than that, the node does
 // not detect it.
 //
-// The package reads the cluster's record. It stores the highest revision in the state of the data directory.
+// A [Monitor] also asks other nodes whether they follow another history of the cluster; see [Monitor.AskOthers].
+//
+// The package reads the cluster's record. It stores the highest revision, and addresses of other nodes, in the state of the data directory.
 package etcdhistory
 
 import (
@@ -53,8 +55,9 @@ type ClusterReader interface {
 //
 // One node that has detected it stops all nodes of the epoch, because a node that started later cannot detect it.
 type Monitor struct {
-	cfg  MonitorConfig
-	kept time.Time // when the revision was last written to disk
+	cfg   MonitorConfig
+	kept  time.Time // when the revision was last written to disk
+	peers peers
 }
 
 // MonitorConfig configures a Monitor.
@@ -66,6 +69,7 @@ type MonitorConfig struct {
 	// Restored returns why etcd counts as restored, or nil. SetRestored sets that error.
 	Restored    func() error
 	SetRestored func(err error)
+	Asker       Asker // asks other nodes; nil: none are asked
 	Logger      *zap.Logger
 }
 
@@ -160,6 +164,7 @@ func (m *Monitor) checkEtcd(ctx context.Context) error {
 // An epoch that is lower proves that etcd was restored. That is not an error: the node becomes ineligible, and it has to
 // join to announce this to the others.
 func (m *Monitor) CheckRecord(c task.Cluster) error {
+	m.peers.observeRecord(c)
 	cluster, epoch, _ := m.cfg.State.History()
 	switch {
 	case c.ID != cluster:
@@ -180,6 +185,8 @@ func (m *Monitor) CheckRecord(c task.Cluster) error {
 // ObserveNodes checks the records of all nodes. A node that announces that etcd went back stops the other nodes
 // of its epoch, which may not be able to detect it.
 func (m *Monitor) ObserveNodes(nodes []task.Node) {
+	m.rememberPeers(nodes)
+
 	epoch := m.cfg.State.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
 		return n.Name != m.cfg.Node && n.Ineligible == task.IneligibleRestored && n.Epoch == epoch

@@ -30,6 +30,10 @@ func TestNeedsOfChange(t *testing.T) {
 		}
 	}
 
+	source := func(name string, when task.When) func(*task.Spec) {
+		return func(s *task.Spec) { s.After = task.Sources{{Task: name, When: when}} }
+	}
+
 	for _, c := range []struct {
 		what          string
 		before, after *task.Spec
@@ -54,6 +58,11 @@ func TestNeedsOfChange(t *testing.T) {
 		{"unmasked output beside a secret", spec(secret), spec(func(s *task.Spec) { secret(s); s.Output.Mask = new(bool) }), "update env=dev; use env="},
 		{"unmasked output without a secret", spec(nil), spec(func(s *task.Spec) { s.Output.Mask = new(bool) }), "update env=dev"},
 		{"a secret as input", spec(nil), spec(func(s *task.Spec) { s.Action.Process.Stdin = &task.Stdin{Secret: "db/password"} }), "update env=dev; use env="},
+		{"create with a source", nil, spec(source("a", "")), "create env=dev; read env=; read env="},
+		{"add a source", spec(nil), spec(source("a", "")), "update env=dev; read env=; read env="},
+		{"another end of a source", spec(source("a", "")), spec(source("a", task.WhenEnded)), "update env=dev; read env=; read env="},
+		{"an action beside a source", spec(source("a", "")), spec(func(s *task.Spec) { source("a", "")(s); s.Action.Process.Shell = "id" }), "update env=dev"},
+		{"remove a source", spec(source("a", "")), spec(nil), "update env=dev"},
 		{"remove a secret", spec(secret), spec(nil), "update env=dev"},
 		{"a request with a secret", nil, spec(request("https://a")), "create env=dev; use env="},
 		{"another URL for a secret", spec(request("https://a")), spec(request("https://b")), "update env=dev; use env="},

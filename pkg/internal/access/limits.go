@@ -17,9 +17,9 @@ import (
 // unless the node's administrator says so.
 func CheckTask(n *task.Namespace, s *task.Spec) error {
 	if f := findForbidden(n, &s.Action); f != nil {
-		err := task.Invalid(task.CodeNotAllowed, "action.process."+f.field, "%s", f.rule)
+		err := task.Invalid(task.CodeNotAllowed, f.field, "%s", f.rule)
 		err.Hint = "an administrator can allow it"
-		if flags, ok := flagsThatAllow(n, s.Action.Process); ok {
+		if flags, ok := flagsThatAllow(n, f.process); ok {
 			err.Hint += ": carillon namespace update " + n.Name + flags
 		}
 
@@ -43,14 +43,35 @@ func Forbidden(n *task.Namespace, a *task.Action) string {
 
 // forbidden is a part of an action that the record of a namespace does not allow.
 type forbidden struct {
-	field string // below action.process
-	what  string // for people
-	rule  string // the value, and what the record allows
+	field   string
+	what    string // for people
+	rule    string // the value, and what the record allows
+	process *task.Process
 }
 
-// findForbidden returns the first part of an action that a namespace's record does not allow, or nil.
+// findForbidden returns the first part of an action, or of the actions of its steps, that a namespace's record does not allow, or nil.
 func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
-	p := a.Process
+	if a.Workflow != nil {
+		for _, name := range slices.Sorted(maps.Keys(a.Workflow.Steps)) {
+			if f := findForbiddenIn(n, a.Workflow.Steps[name].Process); f != nil {
+				f.field = "action.workflow.steps." + name + ".process." + f.field
+				f.what += " in step " + name
+				return f
+			}
+		}
+	}
+
+	f := findForbiddenIn(n, a.Process)
+	if f != nil {
+		f.field = "action.process." + f.field
+	}
+
+	return f
+}
+
+// findForbiddenIn returns the first part of a process that a namespace's record does not allow, or nil. Its field is below that of
+// the process.
+func findForbiddenIn(n *task.Namespace, p *task.Process) *forbidden {
 	if p == nil {
 		return nil
 	}
@@ -60,7 +81,7 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 		if slices.Contains(allowed, "*") {
 			rule = "must name this " + kind + ": * stands for neither numbers nor " + kind + "s whose members are root in effect"
 		}
-		return &forbidden{field, "the " + kind + " " + value, task.Quote(value) + ": namespace " + n.Name + " " + rule}
+		return &forbidden{field, "the " + kind + " " + value, task.Quote(value) + ": namespace " + n.Name + " " + rule, p}
 	}
 
 	if p.User != "" && !lists(n.RunAs, p.User) {
@@ -74,7 +95,7 @@ func findForbidden(n *task.Namespace, a *task.Action) *forbidden {
 	}
 
 	if p.Shell != "" && !n.Shell {
-		return &forbidden{"shell", "shell actions", "namespace " + n.Name + " allows no shell actions; use command"}
+		return &forbidden{"shell", "shell actions", "namespace " + n.Name + " allows no shell actions; use command", p}
 	}
 
 	for i, f := range p.EnvFrom {
@@ -206,13 +227,14 @@ func JoinSelector(n *task.Namespace, selector string) string {
 //     the pause changes as well.
 //   - Labels are judged before and after, so that nobody moves a task into or out of what the
 //     labels of a binding reach.
+//   - A source in after that is new or changed needs read on tasks and runs: the task learns how its runs end, and their results.
 //   - A secret that the task newly names needs use. So does each secret that it already names
 //     if what runs, as whom, or where changes: a new command could print the value. The same
 //     holds if the output is no longer masked.
 func NeedsOfChange(before, after *task.Spec) []Need {
 	switch {
 	case before == nil:
-		return append([]Need{need(Create, after)}, needsOfSecrets(nil, after)...)
+		return slices.Concat([]Need{need(Create, after)}, needsOfSources(nil, after), needsOfSecrets(nil, after))
 	case after == nil:
 		return []Need{need(Delete, before)}
 	}
@@ -233,7 +255,7 @@ func NeedsOfChange(before, after *task.Spec) []Need {
 		}
 	}
 
-	return append(needs, needsOfSecrets(before, after)...)
+	return slices.Concat(needs, needsOfSources(before, after), needsOfSecrets(before, after))
 }
 
 func need(verb Verb, s *task.Spec) Need {
@@ -256,6 +278,21 @@ func withoutPause(s *task.Spec) task.Spec {
 	c.Paused, c.PausedUntil, c.PauseReason = false, task.Time{}, ""
 
 	return c
+}
+
+func needsOfSources(before, after *task.Spec) []Need {
+	isNew := func(s task.Source) bool {
+		if before == nil {
+			return true
+		}
+		was := before.After.Find(s.Task)
+		return was == nil || !was.Equal(s)
+	}
+	if !slices.ContainsFunc(after.After, isNew) {
+		return nil
+	}
+
+	return []Need{{Verb: Read, Kind: Tasks, Namespace: after.Namespace}, {Verb: Read, Kind: Runs, Namespace: after.Namespace}}
 }
 
 func needsOfSecrets(before, after *task.Spec) []Need {

@@ -278,6 +278,12 @@ type Need struct {
 	Labels    map[string]string // of the task; nil: none, or they do not matter
 }
 
+// acceptsToken reports whether a token may be used for this at all. A backup contains everything, also the hashes of tokens, so a
+// scope could not limit what it gives away, and a session in a browser must not download it.
+func (n *Need) acceptsToken(token *task.Token) bool {
+	return n.Kind != Cluster || n.Verb&Backup == 0 || token.Kind == task.TokenKindToken && token.Scope == nil
+}
+
 // Allows reports whether a caller may do something now.
 func (t *Table) Allows(c Caller, need Need, now time.Time) bool {
 	if t.Fence == 0 || t.disabled[c.Subject] {
@@ -289,7 +295,8 @@ func (t *Table) Allows(c Caller, need Need, now time.Time) bool {
 			return false
 		}
 
-		if token := t.tokens.get(c.Token); token.Scope != nil && !anyAllows(t.scopeGrants(token), &need, now) {
+		token := t.tokens.get(c.Token)
+		if token.Scope != nil && !anyAllows(t.scopeGrants(token), &need, now) || !need.acceptsToken(&token.Token) {
 			return false
 		}
 	}
@@ -359,7 +366,7 @@ func (t *Table) AllowsSomewhere(c Caller, need Need, now time.Time) bool {
 
 	token := t.tokens.get(c.Token)
 
-	return token.Scope == nil || some(t.scopeGrants(token))
+	return (token.Scope == nil || some(t.scopeGrants(token))) && need.acceptsToken(&token.Token)
 }
 
 // ReadsEveryNamespace reports whether a caller may read objects of a kind in every namespace,

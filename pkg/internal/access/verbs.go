@@ -27,11 +27,12 @@ const (
 	Set          // write a secret's values
 	Grant        // create and delete what gives rights
 	Operate      // change nodes and settings of the cluster
+	Backup       // read everything in etcd: never with a scoped token or a session
 
 	allVerbs Verb = 1<<iota - 1
 )
 
-var verbNames = []string{"read", "output", "create", "update", "delete", "trigger", "pause", "cancel", "retry", "use", "set", "grant", "operate"}
+var verbNames = []string{"read", "output", "create", "update", "delete", "trigger", "pause", "cancel", "retry", "use", "set", "grant", "operate", "backup"}
 
 // String lists the verbs, separated by commas.
 func (v Verb) String() string {
@@ -82,7 +83,7 @@ var verbsOf = [kinds]Verb{
 	Bindings:   Read | Grant,
 	Namespaces: Read | Create | Update | Delete,
 	Nodes:      Read | Operate,
-	Cluster:    Read | Operate,
+	Cluster:    Read | Operate | Backup,
 	Access:     Read | Grant,
 	Audit:      Read,
 }
@@ -247,6 +248,7 @@ func BuiltInRoles() []task.Role {
 		builtIn("namespace-admin", "What an editor may do, and give these rights to others in the same namespaces.", administer),
 		builtIn("auditor", "Reads everything, audit records and access included, but no output.", []task.Rule{{Verbs: []string{"read"}, Objects: []string{"*"}}}),
 		builtIn("node-operator", "Drains, cordons and resumes nodes.", []task.Rule{{Verbs: []string{"read", "operate"}, Objects: []string{"nodes"}}, {Verbs: []string{"read"}, Objects: []string{"cluster"}}}),
+		builtIn("backup", "Makes backups, which contain everything: with a token without a scope.", []task.Rule{{Verbs: []string{"backup"}, Objects: []string{"cluster"}}}),
 		builtIn(RoleAdmin, "Everything.", []task.Rule{{Verbs: []string{"*"}, Objects: []string{"*"}}}),
 	}
 }

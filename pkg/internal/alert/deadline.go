@@ -187,9 +187,10 @@ func (e *Evidence) keepsAllSince(tick time.Time) (bool, Needs) {
 	return false, Needs{Records: page}
 }
 
-// isExcuse reports whether a tick was skipped by a freeze or by a shadow, so that its run was not due.
+// isExcuse reports whether a tick was skipped by a freeze or by a shadow, so that its run was not due, or may have run in a history that a
+// restore has lost.
 func isExcuse(s task.State, reason string) bool {
-	return s == task.Skipped && (reason == task.ReasonFrozen || reason == task.ReasonShadow)
+	return s == task.Skipped && (reason == task.ReasonFrozen || reason == task.ReasonShadow) || reason == task.ReasonRestored
 }
 
 // successOf returns a success of a run whose tick is not before an instant, or that was asked for since then. A run keeps
@@ -247,7 +248,7 @@ func (e *Evidence) outcomeOf(tick time.Time) (*task.Run, Needs) {
 	for i := range min(len(e.Records), MaxRecords) {
 		id := e.Records[i].ID
 		at, known := task.TimeOfRunID(id)
-		if !known || at.After(tick) || task.TriggerOfRunID(id) == task.TriggerManual {
+		if !known || at.After(tick) || !isTick(id) {
 			continue
 		}
 		if nearest < 0 || at.After(nearestAt) {

@@ -167,7 +167,7 @@ func (e *Evidence) evaluateFailures(current *task.Alert) (Verdict, Needs) {
 		if !last.IsRead {
 			return Verdict{}, Needs{Records: e.unread(0)}
 		}
-		if d := e.newestDead(last.Create - 1); last.Run != nil && isFailure(last.Run.State) && d != nil {
+		if d := e.newestDead(last.Create - 1); last.Run != nil && last.Run.IsFailure() && d != nil {
 			return Verdict{State: NotMet, Dead: d, Run: d.Run, Base: current.Base}, Needs{}
 		}
 	}
@@ -229,7 +229,7 @@ func (e *Evidence) countFailures(v *Verdict) {
 		case !e.Records[i].IsRead, r != nil && r.State == task.Succeeded:
 			v.Failures = max(v.Failures, dead)
 			return
-		case r != nil && isFailure(r.State):
+		case r != nil && r.IsFailure():
 			v.Failures++
 			v.Since = r.EndedAt.Time
 		}
@@ -248,7 +248,7 @@ func (e *Evidence) failuresBefore(success *Record, base int64) (n int, needs Nee
 			return n, Needs{}
 		case !r.IsRead:
 			return 0, Needs{Records: e.unread(i)}
-		case r.Run != nil && isFailure(r.Run.State):
+		case r.Run != nil && r.Run.IsFailure():
 			n++
 		}
 	}
@@ -274,6 +274,17 @@ func (e *Evidence) evaluateSuccessWithin(s *schedule.Schedule, now time.Time) (V
 		return Verdict{}, Needs{Ledger: true}
 	default:
 		since = earlier(e.Ledger.LastSuccess, now)
+	}
+
+	// The end of the last run may have been recorded late. Then another run may have ended after it that was recorded before.
+	if success != nil && now.Sub(since) >= within {
+		other, needs := e.successOf(now.Add(-within))
+		if needs.Any() {
+			return Verdict{}, needs
+		}
+		if other != nil && other.EndedAt.After(since) {
+			run, since = other, earlier(other.EndedAt.Time, now)
+		}
 	}
 
 	switch {

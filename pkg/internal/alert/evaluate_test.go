@@ -53,7 +53,7 @@ func watched(schedule string, a task.Alerts) *facts {
 func (f *facts) tick(tick string, s task.State, ended string) *facts {
 	r := task.Run{ID: task.RunID(berlin(tick), testUID), State: s, Trigger: task.TriggerSchedule, ScheduledTime: task.At(berlin(tick)), EndedAt: task.At(berlin(ended))}
 	f.ends = append(f.ends, r)
-	if isFailure(s) {
+	if (&task.Run{State: s}).IsFailure() {
 		f.dead = append(f.dead, r.ID)
 	}
 
@@ -323,6 +323,7 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		"a success":                   {daily().tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00"), Met, "2026-11-25 05:10:00", ""},
 		"a failure after it":          {daily().tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00").manual("2026-11-24 04:00:00", task.Failed, "2026-11-24 04:00:01"), Met, "2026-11-25 05:10:00", ""},
 		"an old success":              {daily().tick("2026-11-22 03:00:00", task.Succeeded, "2026-11-22 03:10:00"), NotMet, "2026-11-23 05:10:00", ""},
+		"the last was recorded late":  {daily().tick("2026-11-24 03:00:00", task.Succeeded, "2026-11-24 03:10:00").tick("2026-11-22 03:00:00", task.Succeeded, "2026-11-22 03:10:00"), Met, "2026-11-25 05:10:00", ""},
 		"none":                        {daily(), NotMet, "2026-10-02 02:00:00", ""},
 		"one in the ledger":           {func() *facts { f := daily(); f.ledger.LastSuccess = berlin("2026-11-24 03:00:00"); return f }(), Met, "2026-11-25 05:00:00", ""},
 		"an old one in the ledger":    {func() *facts { f := daily(); f.ledger.LastSuccess = berlin("2026-11-20 03:00:00"); return f }(), NotMet, "2026-11-21 05:00:00", ""},

@@ -20,7 +20,7 @@ type Evidence struct {
 	Freezes    *task.Freezes
 	Rule       *Rule // that applies to the task; nil: none, or the task has alerts of its own
 
-	// Records are the keys of the task's history, the ones that were written last first, without late results and without
+	// Records are the keys of the task's history, the ones that were created last first, without late results and without
 	// records of a former task of the name. Their values are read as far as they are needed.
 	Records []Record
 	// Dead are the task's dead runs, in any order, without those of a former task of the name.
@@ -147,7 +147,7 @@ func (e *Evidence) unread(from int) (page []int) {
 	return page
 }
 
-// lastSuccess returns the success that was written last; nil: none is on record.
+// lastSuccess returns the success that was recorded last; nil: none is on record.
 func (e *Evidence) lastSuccess() (success *Record, needs Needs) {
 	for i := range e.Records {
 		r := &e.Records[i]
@@ -162,19 +162,16 @@ func (e *Evidence) lastSuccess() (success *Record, needs Needs) {
 	return nil, Needs{}
 }
 
-// newestFailure returns the id of the failed run that was written last, among the records that were read.
+// newestFailure returns the id of the failed run that was recorded last, among the records that were read.
 func (e *Evidence) newestFailure() string {
 	for i := range e.Records {
-		if r := e.Records[i].Run; r != nil && isFailure(r.State) {
+		if r := e.Records[i].Run; r != nil && r.IsFailure() {
 			return r.ID
 		}
 	}
 
 	return ""
 }
-
-// isFailure reports whether a state counts as a failure of the task. A run that somebody cancelled does not.
-func isFailure(s task.State) bool { return s == task.Failed || s == task.TimedOut || s == task.Lost }
 
 // pauseOf returns the pause in which nothing is expected of the task: one by a person. Pauses after failures change nothing. ok
 // is false if there is none.

@@ -65,7 +65,7 @@ func firstStart(r *task.Run) time.Time {
 // wasTried reports whether a run has started, or has ended in another way than being skipped, missed or cancelled. A run whose program
 // cannot be started fails, and counts as a failure.
 func wasTried(r *task.Run) bool {
-	return !firstStart(r).IsZero() || r.State == task.Succeeded || isFailure(r.State)
+	return !firstStart(r).IsZero() || r.State == task.Succeeded || r.IsFailure()
 }
 
 // evaluateMaxDuration judges Alerts.MaxDuration. A run takes its time from the start of its first attempt, with all retries and the waits

@@ -32,6 +32,7 @@ list-tasks            yh     yh       yh     yh       yy      hh            yy  
 get-task              yh     yh       yh     yh       yy      hh            yy    hh
 list-deleted-tasks    yh     yh       yh     yh       yy      hh            yy    hh
 list-task-versions    yh     yh       yh     yh       yy      hh            yy    hh
+get-graph             yh     yh       yh     yh       yy      hh            yy    hh
 next-ticks            yh     yh       yh     yh       yy      hh            yy    hh
 list-coming           yh     yh       yh     yh       yy      hh            yy    hh
 task-why              yh     yh       yh     yh       yy      hh            yy    hh
@@ -43,6 +44,8 @@ list-runs             yh     yh       yh     yh       yy      hh            yy  
 get-run               yh     yh       yh     yh       yy      hh            yy    hh
 list-task-runs        yh     yh       yh     yh       yy      hh            yy    hh
 get-task-run          yh     yh       yh     yh       yy      hh            yy    hh
+list-steps            yh     yh       yh     yh       yy      hh            yy    hh
+why-step              yh     yh       yh     yh       yy      hh            yy    hh
 get-run-logs          yh     yh       yh     yh       ff      hh            yy    hh
 list-secrets          yh     yh       yh     yh       yy      hh            yy    hh
 get-secret            yh     yh       yh     yh       yy      hh            yy    hh
@@ -128,6 +131,7 @@ acknowledge-cluster-alert f  f        f      f        f       f             y   
 add-member            f      f        f      f        f       f             y     f
 remove-member         f      f        f      f        f       f             y     f
 recover-cluster       f      f        f      f        f       f             y     f
+backup-cluster        f      f        f      f        f       f             y     f
 audit                 f      f        f      f        y       f             y     f
 repair                f      f        f      f        f       f             y     f
 
@@ -224,6 +228,14 @@ func (w *matrixWorld) endedRun(c *matrixCell) {
 	w.spool[c.ns+"/"+c.name+"/"+c.run+"/1"] = "output"
 }
 
+// endedWorkflow is an ended run of a workflow.
+func (w *matrixWorld) endedWorkflow(c *matrixCell) {
+	w.task(c)
+	at, _ := task.TimeOfRunID(c.run)
+	fan := &task.Fan{Flow: &task.Flow{Steps: []task.FlowStep{{Name: "a", Kind: task.KindNoop, IsKept: true}}}}
+	w.put(w.store.Keys().Ended(ref(c.ns, c.name), c.run), task.Run{UID: c.uid, State: task.Succeeded, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Attempt: 1, FanOut: task.FanOut{Fan: fan}})
+}
+
 func (w *matrixWorld) activeRun(c *matrixCell) {
 	w.task(c)
 	at, _ := task.TimeOfRunID(c.run)
@@ -293,9 +305,9 @@ func (w *matrixWorld) operations() map[string]operation {
 	thaw := func(ns string) { _, _ = w.Freezes.End(ctx, ns) }
 
 	return map[string]operation{
-		"list-tasks": {}, "list-deleted-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
+		"list-tasks": {}, "list-deleted-tasks": {}, "get-namespace-load": {}, "list-coming": {}, "get-graph": {}, "list-runs": {}, "list-secrets": {}, "get-namespace": {}, "get-namespace-freeze": {},
 		"get-task": {before: w.task}, "list-task-versions": {before: w.task}, "next-ticks": {before: w.task}, "task-why": {before: w.task}, "task-stats": {before: w.task}, "task-ledger": {before: w.task}, "task-keys": {before: w.task},
-		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "get-run-logs": {before: w.endedRun},
+		"get-run": {before: w.endedRun}, "list-task-runs": {before: w.task}, "get-task-run": {before: w.endedRun}, "list-steps": {before: w.endedWorkflow}, "why-step": {before: w.endedWorkflow, query: "step=a"}, "get-run-logs": {before: w.endedRun},
 		"get-secret": {before: w.secretOf}, "list-events": {query: "after=" + w.began, before: w.task},
 
 		"list-alerts": {}, "task-alerts": {before: w.openAlert}, "list-silences": {}, "acknowledge-alert": {before: w.openAlert},
@@ -352,7 +364,7 @@ func (w *matrixWorld) operations() map[string]operation {
 		"set-cluster": {body: `{"catch_up_rate":7}`}, "set-format": {body: fmt.Sprintf(`{"format":%d}`, store.NewestFormat)},
 		"freeze": {body: `{"reason":"a move"}`, before: func(*matrixCell) { thaw("") }}, "unfreeze": {before: func(*matrixCell) { freeze("") }},
 		"add-member": {body: `{"name":"x","peer_urls":["http://127.0.0.1:1"]}`, own: []int{409, 422, 503}}, "remove-member": {own: []int{404, 409, 503}},
-		"recover-cluster": {own: []int{409}}, "audit": {query: "pause=1"}, "repair": {body: `{"findings":[{"kind":"orphan_history","key":"/x"}]}`, own: []int{422}},
+		"recover-cluster": {own: []int{409}}, "backup-cluster": {own: []int{501}}, "audit": {query: "pause=1"}, "repair": {body: `{"findings":[{"kind":"orphan_history","key":"/x"}]}`, own: []int{422}},
 
 		"list-all-tasks": {}, "list-all-runs": {}, "list-all-secrets": {}, "list-all-alerts": {}, "list-all-silences": {}, "list-all-alert-rules": {}, "list-all-coming": {}, "get-load": {query: "q=name:" + ownMarker + "," + otherMarker}, "list-all-events": {query: "after=" + w.began},
 		"list-namespaces": {}, "list-bindings": {}, "list-tokens": {}, "list-audit-records": {query: "kind=task"},

@@ -31,10 +31,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
+	"github.com/carillonhq/carillon/pkg/internal/peerhistory"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/eventlog"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,7 +52,9 @@ type Config struct {
 	// node with that role has forwarded; Access stays empty.
 	ForwardedOnly bool
 	Cluster       task.Cluster
-	Node          string // the name of this node
+	// History, if set, returns which history of the cluster this node follows. Other nodes ask for it after a restore.
+	History func() peerhistory.Status
+	Node    string // the name of this node
 	// Instance, if set, is sent in InstanceHeader with each answer. Peers use it to detect that a node has
 	// restarted.
 	Instance string
@@ -109,6 +113,10 @@ type Config struct {
 	Logs logs.Source
 	// Attempts provides what the attempts on this node have reported; nil means that no attempts run here.
 	Attempts attempts.Source
+	// BackupFile is where this node stores a backup until it has been sent. Empty means that it makes none.
+	BackupFile string
+	// DialEtcd connects to one endpoint of an etcd that is not embedded, for a snapshot.
+	DialEtcd etcdadmin.Dialer
 	// LateAudit, if set, keeps an audit record that a full etcd could not store, until there is space.
 	LateAudit func(task.AuditRecord)
 	// RefusedLogin, if set, takes the audit records of some refused logins, which are not written to etcd. It must not
@@ -130,6 +138,8 @@ type Config struct {
 	// Heartbeat is the interval at which a stream sends a sign of life and checks its caller's token again; 0
 	// means 15 s.
 	Heartbeat time.Duration
+	// BackupHeartbeat is the same for a backup while it is made; 0 means 5 s.
+	BackupHeartbeat time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
 	// Registerer registers the API's metrics; nil disables them.
@@ -302,7 +312,7 @@ func newServer(cfg Config) *server {
 	// The order matters: logs needs runs, which needs attempts, and board needs cluster.
 	viewer := &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now, Cluster: cfg.Cluster.ID}
 	s.tasks = &tasks.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Views: viewer, Asker: s.asker, Now: now,
+		Store: cfg.Store, Ref: cfg.Ref, Shards: cfg.Cluster.Shards, Views: viewer, Asker: s.asker, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		CheckStream: s.checkStream, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
@@ -323,7 +333,8 @@ func newServer(cfg Config) *server {
 	}
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Asker: s.asker, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
-		Writable: cfg.Writable, FreezeTimeout: cfg.FreezeTimeout, CheckStream: s.checkStream, Problems: s.problems, Log: s.log,
+		Writable: cfg.Writable, FreezeTimeout: cfg.FreezeTimeout, CheckStream: s.checkStream, Problems: s.problems, Log: s.log, Peers: others,
+		Backups: cluster.Backups{Dial: cfg.DialEtcd, File: cfg.BackupFile, Heartbeat: cfg.BackupHeartbeat},
 		Reader: &cluster.StatusReader{
 			Store: cfg.Store, Cluster: cfg.Cluster, Now: now,
 			BootstrapToken: func() (task.Token, bool) { return s.access.View().UnneededBootstrapToken(now()) },

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -116,6 +117,35 @@ func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 
 	if got, err = w.Runs.Retry(ctx, "default", "a", two); err != nil || got.Frozen == nil {
 		t.Errorf("while it is frozen: %+v, %v", got, err)
+	}
+}
+
+// A retried run works for the time for which the dead run did, and knows what had started that.
+func TestRetry_KeepsThePeriodAndTheCauses(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	tick, triggered := w.dead(ref("default", "a"), "", 1), w.dead(ref("default", "a"), "", 2)
+
+	st, err := w.store.Task(ctx, ref("default", "a"))
+	must(t, err)
+	cause := task.Cause{Task: "etl", Run: "r1", State: task.Succeeded, Results: map[string]string{"rows": "7"}}
+	at, _ := task.TimeOfRunID(triggered)
+	period := task.At(at.Add(-24 * time.Hour))
+	w.put(w.store.Keys().DeadRun(ref("default", "a"), triggered), task.Waiting{Run: task.Run{
+		UID: st.Task.UID, State: task.Failed, Reason: task.ReasonExit, ScheduledTime: task.At(at), Trigger: task.TriggerAfter, Attempt: 1,
+		Causation: task.Causation{Causes: []task.Cause{cause}, Period: period},
+	}})
+
+	again, err := w.Runs.Retry(ctx, "default", "a", tick)
+	must(t, err)
+	if was, _ := task.TimeOfRunID(tick); !again.Period.Equal(was) || again.Causes != nil {
+		t.Errorf("the tick %s is retried with the period %s and the causes %+v", tick, again.Period, again.Causes)
+	}
+
+	again, err = w.Runs.Retry(ctx, "default", "a", triggered)
+	must(t, err)
+	if !again.Period.Equal(period.Time) || !reflect.DeepEqual(again.Causes, []task.Cause{cause}) {
+		t.Errorf("the triggered run is retried with the period %s and the causes %+v", again.Period, again.Causes)
 	}
 }
 

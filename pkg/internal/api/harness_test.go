@@ -128,17 +128,19 @@ type world struct {
 	ready   error
 	badTime error
 
-	stateTimeout  time.Duration   // 0: as usual
-	onlyTLS       bool            // nodes that are served speak TLS, to others
-	strangers     map[string]bool // nodes that the others do not know
-	freezeTimeout time.Duration   // 0: as usual
-	maxScanned    int             // 0: as usual
-	owners        map[string]ask  // what nodes answer for their shards, by node; without an entry, for all shards
-	restored      error           // why nothing may be changed
-	stubborn      error           // why nodes take no states
-	ends          chan struct{}   // closed: streams end
-	noHub         bool            // nodes that are served have no hub for events
-	beat          time.Duration   // of streams
+	stateTimeout  time.Duration          // 0: as usual
+	onlyTLS       bool                   // nodes that are served speak TLS, to others
+	strangers     map[string]bool        // nodes that the others do not know
+	freezeTimeout time.Duration          // 0: as usual
+	lateAudit     func(task.AuditRecord) // Config.LateAudit, if set before serve
+	backupFile    string                 // where nodes store backups; "": they make none
+	maxScanned    int                    // 0: as usual
+	owners        map[string]ask         // what nodes answer for their shards, by node; without an entry, for all shards
+	restored      error                  // why nothing may be changed
+	stubborn      error                  // why nodes take no states
+	ends          chan struct{}          // closed: streams end
+	noHub         bool                   // nodes that are served have no hub for events
+	beat          time.Duration          // of streams
 	panics        atomic.Bool
 	hold          atomic.Pointer[chan struct{}] // creates wait for it
 	wrote         func(answer []byte)           // called after each write of an answer, if set before serve
@@ -234,6 +236,9 @@ func (w *world) serve(node string) string {
 		},
 		Logins: w.logins, LoginRedirect: func(provider string) (string, error) {
 			return "http://127.0.0.1:7070" + client.LoginCallbackPath(provider), nil
+		},
+		LateAudit: w.lateAudit, BackupFile: w.backupFile, BackupHeartbeat: time.Millisecond, DialEtcd: func(ctx context.Context, endpoint string) (*kv.Client, error) {
+			return kv.Dial(ctx, kv.Config{Endpoints: []string{endpoint}})
 		},
 		Address:  func() string { return "http://" + node + ".example.com:7070" },
 		Ask:      w.ownerOf(node),

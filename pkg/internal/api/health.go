@@ -18,8 +18,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// serveHealth serves /healthz. It checks only that the process can answer.
-func (s *server) serveHealth(c *httpapi.Call) (httpapi.Answer, error) { return answerText(c, "ok\n") }
+// serveHealth serves /healthz. It checks only that the process can answer. Its headers say which history of the cluster the node
+// follows, so that nodes of another one notice it.
+func (s *server) serveHealth(c *httpapi.Call) (httpapi.Answer, error) {
+	if s.History != nil {
+		s.History().WriteTo(c.Writer.Header())
+	}
+
+	return answerText(c, "ok\n")
+}
 
 // serveReady serves /readyz. It checks that the node can do its work. The reason for a failure names shards, members and
 // errors of etcd, so only callers with a valid credential get it. A health check needs only the status.

@@ -165,29 +165,34 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 		t.Errorf("reading: %v", err)
 	}
 
-	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 2 || k.ID != w.cluster.ID {
+	k, err := w.Cluster.Recover(ctx)
+	if err != nil || k.Epoch != int(w.cluster.CreatedAt.Unix()) || k.ID != w.cluster.ID {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
+	if r := k.LastRestored(); r == nil || r.Epoch != k.Epoch || r.FromEpoch != 1 || r.HasGap() || r.By == nil {
+		t.Errorf("the restore on record: %+v", r)
+	}
+	epoch := k.Epoch
 
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 
-	if st.Epoch != 2 {
-		t.Errorf("epoch %d", st.Epoch)
+	if st.Epoch != epoch {
+		t.Errorf("epoch %d; want %d", st.Epoch, epoch)
 	}
 
 	// It is sufficient if any node reports it.
 	w.restored = nil
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored})
 
-	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 3 {
+	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch <= epoch {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
 
 	// The snapshot is older than an epoch that has already begun.
-	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored, Epoch: 7})
+	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Ineligible: task.IneligibleRestored, Epoch: epoch + 1_000_000})
 
-	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 8 {
+	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != epoch+1_000_001 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
 

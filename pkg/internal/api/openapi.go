@@ -154,7 +154,11 @@ func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) 
 	case rt.Answer != nil:
 		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.AnswerType, httpapi.TypeJSON): {Schema: d.schemas.Schema(rt.Answer, true, "")}}
 	case rt.Streams:
-		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
+		text := &huma.Schema{Type: huma.TypeString}
+		if rt.AnswerType != "" {
+			text.Format = "binary"
+		}
+		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.AnswerType, "text/plain"): {Schema: text}}
 	}
 
 	if rt.Events != nil {

@@ -218,7 +218,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 	}
 
 	required := schema("Spec", "required").([]any)
-	if !slices.Equal(required, []any{"name", "action"}) || len(schema("Spec", "anyOf").([]any)) != 2 || schema("Spec", "additionalProperties") != false {
+	if !slices.Equal(required, []any{"name", "action"}) || len(schema("Spec", "anyOf").([]any)) != 3 || schema("Spec", "additionalProperties") != false {
 		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
 	}
 
@@ -403,9 +403,9 @@ func TestOpenAPI_ListsTheValuesOfAnswers(t *testing.T) {
 		{"Answer", "verdict", verdicts},
 		{"Stretch", "verdict", verdicts},
 		{"Event", "kind", kinds},
-		{"Run", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
-		{"Cancelled", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
-		{"Event", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}},
+		{"Run", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart, task.TriggerAfter}},
+		{"Cancelled", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart, task.TriggerAfter}},
+		{"Event", "trigger", []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart, task.TriggerAfter}},
 		{"Node", "state", []string{task.NodeReady, task.NodeCordoned, task.NodeDraining}},
 		{"BoardNode", "state", []string{task.NodeReady, task.NodeCordoned, task.NodeDraining}},
 		{"Task", "change", []string{task.ChangeCreated, task.ChangeUpdated, task.ChangePaused, task.ChangeResumed, task.ChangeRolledBack, task.ChangeUndeleted}},

@@ -176,6 +176,43 @@ func TestTrigger_EntryRewrittenMeanwhile(t *testing.T) {
 	}
 }
 
+// What a restore has lost is found by its reason: ticks that were missed, and runs that were lost.
+func TestRuns_ListsByReason(t *testing.T) {
+	w, ctx := newWorld(t), t.Context()
+	w.create("a", "@daily")
+	reason := func(name string) func(*task.Run) { return func(r *task.Run) { r.Reason = name } }
+	w.ended("a", id(1, "aaaa"), task.Missed, reason(task.ReasonRestored))
+	w.ended("a", id(2, "aaaa"), task.Missed, reason(task.ReasonNoOwner))
+	w.ended("a", id(3, "aaaa"), task.Lost, reason(task.ReasonRestored))
+	w.ended("a", id(4, "aaaa"), task.Succeeded, nil)
+	w.waiting("a", id(5, "aaaa"), nil)
+
+	for _, c := range []struct {
+		f    client.RunListOptions
+		want string
+	}{
+		{client.RunListOptions{Reason: task.ReasonRestored}, "03:lost 01:missed"},
+		{client.RunListOptions{Reason: task.ReasonRestored, State: task.Missed}, "01:missed"},
+		{client.RunListOptions{Reason: task.ReasonRestored, Since: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)}, "03:lost 01:missed"},
+		{client.RunListOptions{Reason: task.ReasonOverlap}, "05:queued"},
+		{client.RunListOptions{Reason: task.ReasonTimeout}, ""},
+	} {
+		for where, list := range map[string]func() ([]task.Run, error){
+			"of a":   func() ([]task.Run, error) { return w.Runs.ListByTask(ctx, "default", "a", c.f) },
+			"of all": func() ([]task.Run, error) { return w.Runs.List(ctx, c.f) },
+		} {
+			got, err := list()
+			must(t, err)
+			if s := told(got); s != c.want {
+				t.Errorf("runs %s, %+v: %s, want %s", where, c.f, s, c.want)
+			}
+		}
+	}
+
+	_, err := w.Runs.List(ctx, client.RunListOptions{Reason: "bad luck"})
+	wantError(t, err, task.ErrInvalid, task.CodeBadValue)
+}
+
 func TestRuns_ListsAndPages(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")

@@ -101,6 +101,26 @@ func (s *site) create(ref record.Ref, e task.Entry) int64 {
 	return rev
 }
 
+// dependent creates a task that runs after others, with the records of it in the shards of these. It returns its uid.
+func (s *site) dependent(name string, sources ...string) (uid string) {
+	s.Helper()
+	e := s.newEntry()
+	e.Schedule = task.Schedules{task.ManualSchedule}
+	t := task.Task{Spec: task.Defaults(), UID: e.UID, Generation: 1}
+	t.Name, t.Schedule, t.Action, t.Join = name, e.Schedule, e.Action, task.JoinAny
+	for _, source := range sources {
+		t.After = append(t.After, task.Source{Task: source})
+		s.put(s.keys.Subscriber(s.ref(source), name), record.Subscriber{UID: e.UID, Generation: 1})
+	}
+	e.Links, e.Join = task.LinksOf(t, nil, nil), t.Join
+	s.put(s.keys.Graph("default"), "")
+
+	_, err := s.store.As(siteAuthority{s}).CreateTask(s.ctx, s.ref(name), t, e)
+	s.ok(err)
+
+	return e.UID
+}
+
 // siteAuthority writes with an audit record, as the API does.
 type siteAuthority struct{ *site }
 
@@ -197,6 +217,22 @@ func (s *site) waiting(ref record.Ref, uid, reason string, notBefore time.Time) 
 	s.put(key, w)
 
 	return key
+}
+
+// oldRun is the id of a run that began two hours ago.
+func (s *site) oldRun() string { return task.RunID(s.now.Add(-2*time.Hour), s.entry.UID) }
+
+// flow puts the record of a run of a workflow.
+func (s *site) flow(key string, state task.State) {
+	s.Helper()
+	fan := &task.Fan{Flow: &task.Flow{Steps: []task.FlowStep{{Name: "a", Kind: task.KindNoop}}}}
+	s.put(key, task.Waiting{Run: task.Run{UID: s.entry.UID, ScheduledTime: task.At(s.now.Add(-2 * time.Hour)), State: state, Trigger: task.TriggerSchedule, FanOut: task.FanOut{Fan: fan}}})
+}
+
+// flowData puts the data of a run of a workflow.
+func (s *site) flowData(ref record.Ref, run string) {
+	s.Helper()
+	s.put(s.keys.RunData(ref, run), task.RunData{Plan: task.Plan{Generation: 1, Workflow: task.Workflow{Steps: map[string]task.Step{"a": {Noop: &task.Noop{}}}}}})
 }
 
 // waitingFor puts a run that has waited for ten minutes, and whose request named a node.
@@ -316,6 +352,40 @@ var damages = []struct {
 		wrong.Shard = (wrong.Shard + 1) % auditShards
 		s.put(s.keys.Entry(wrong), s.entry)
 	}, []string{"wrong_shard"}},
+	{"dependents", func(s *site) { s.dependent("two", "one"); s.dependent("three", "one", "two") }, nil},
+	{"a dependent whose source was deleted by force", func(s *site) { s.dependent("two", "none") }, nil},
+	{"a dependent without its record", func(s *site) { s.dependent("two", "one"); s.drop(s.keys.Subscriber(s.one, "two")) }, []string{"link_missing"}},
+	{"a record of a dependent with another generation than its link", func(s *site) {
+		uid := s.dependent("two", "one")
+		s.put(s.keys.Subscriber(s.one, "two"), record.Subscriber{UID: uid, Generation: 2})
+	}, []string{"link_missing"}},
+	{"a record of a dependent that cannot be read", func(s *site) { s.dependent("two", "one"); s.put(s.keys.Subscriber(s.one, "two"), "{") }, []string{"link_missing"}},
+	{"a record of a dependent with other ends", func(s *site) {
+		s.dependent("two", "one")
+		e, err := s.store.Task(s.ctx, s.ref("two"))
+		s.ok(err)
+		s.put(s.keys.Subscriber(s.one, "two"), record.Subscriber{UID: e.Task.UID, Generation: 1, When: task.WhenFailed})
+	}, []string{"link_missing"}},
+	{"a dependent whose entry has no link", func(s *site) {
+		s.dependent("two", "one")
+		st, err := s.store.Task(s.ctx, s.ref("two"))
+		s.ok(err)
+		st.Entry.Links, st.Entry.Join = nil, ""
+		s.put(s.keys.Entry(st.Ref), st.Entry)
+	}, []string{"entry_without_link"}},
+	{"a record of a dependent that does not exist", func(s *site) { s.put(s.keys.Subscriber(s.one, "two"), record.Subscriber{UID: "u", Generation: 1}) }, []string{"orphan_link"}},
+	{"a record of a task that runs after another", func(s *site) {
+		s.dependent("two", "one")
+		s.put(s.keys.Subscriber(s.ref("two"), "one"), record.Subscriber{UID: s.entry.UID, Generation: 1})
+	}, []string{"orphan_link"}},
+	{"a record of a dependent in another shard", func(s *site) {
+		s.dependent("two", "one")
+		wrong := s.one
+		wrong.Shard = (wrong.Shard + 1) % auditShards
+		s.put(s.keys.Subscriber(wrong, "two"), record.Subscriber{UID: "u", Generation: 1})
+	}, []string{"orphan_link"}},
+	{"a dependent whose spec cannot be read", func(s *site) { s.dependent("two", "one"); s.put(s.keys.Spec(s.ref("two")), "{") }, []string{"unreadable"}},
+	{"tasks that run after themselves", func(s *site) { s.dependent("two", "three"); s.dependent("three", "two", "one") }, []string{"cycle"}},
 	{"an entry that cannot be read", func(s *site) { s.put(s.keys.Entry(s.one), "nonsense") }, []string{"unreadable"}},
 	{"an entry with a schedule that is none", func(s *site) {
 		s.entry.Schedule = task.Schedules{"61 * * * *"}
@@ -487,6 +557,22 @@ var damages = []struct {
 	{"a dead run of no task", func(s *site) {
 		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
 	}, []string{"orphan_dead_run"}},
+	{"data of a run that has ended", func(s *site) { s.flowData(s.one, s.oldRun()) }, []string{"orphan_run_data"}},
+	{"data of a run of no task", func(s *site) { s.flowData(s.ref("two"), s.oldRun()) }, []string{"orphan_run_data"}},
+	{"data of a run that ended just now", func(s *site) { s.flowData(s.one, task.RunID(s.now.Add(-time.Minute), s.entry.UID)) }, nil},
+	{"data of runs that need them", func(s *site) {
+		for i, key := range []string{s.keys.Queued(s.one, s.oldRun()), s.keys.DeadRun(s.one, s.oldRun()+"-abcd")} {
+			s.flow(key, []task.State{task.Running, task.Cancelled}[i])
+			s.flowData(s.one, key[strings.LastIndexByte(key, '/')+1:])
+		}
+	}, nil},
+	{"a run without data", func(s *site) { s.flow(s.keys.Queued(s.one, s.oldRun()), task.Running) }, []string{"run_without_data"}},
+	{"a dead run without data", func(s *site) { s.flow(s.keys.DeadRun(s.one, s.oldRun()), task.Failed) }, []string{"run_without_data"}},
+	{"data that cannot be read", func(s *site) {
+		s.flow(s.keys.Queued(s.one, s.oldRun()), task.Running)
+		s.put(s.keys.RunData(s.one, s.oldRun()), "nonsense")
+	}, []string{"unreadable"}},
+	{"data of no run", func(s *site) { s.put(s.keys.RunDataOf(s.one)+"a/b", "{}") }, []string{"unknown_key"}},
 	{"a dead run that cannot be read", func(s *site) { s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"a tombstone of a task that is there", func(s *site) {
 		s.put(s.keys.Tombstone(s.one), record.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
@@ -560,7 +646,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	for _, k := range []kind{kindUnaudited, kindRewritten, kindNoCluster, kindNoLeader, kindIneligible, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStrayShard, kindWatermarkMissing, kindWatermarkDamaged, kindWatermarkAhead, kindWatermarkStalled, kindMoveStalled, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindUnknownKey, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
-		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone, kindLedgerOrphan, kindCountedTwice} {
+		kindDeadOrphan, kindRunDataOrphan, kindRunDataMissing, kindVersionOrphan, kindStaleTombstone, kindLedgerOrphan, kindCountedTwice} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)
 		}

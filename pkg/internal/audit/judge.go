@@ -171,6 +171,18 @@ var (
 	kindWrongShard = kind{"wrong_shard", groupTasks, task.Grave,
 		"Carillon looks for the task in another shard: if it also runs there, it runs twice",
 		"run etcdctl del KEY; if the task then does not run, carillon apply -f with its spec", ""}
+	kindLinkMissing = kind{"link_missing", groupTasks, task.Grave,
+		"the ends of the source start no run of the task",
+		"carillon audit --repair writes the record; ends of the source before that start nothing", "write the record"}
+	kindNoLinkInEntry = kind{"entry_without_link", groupTasks, task.Grave,
+		"the ends of the source start no run of the task",
+		"remove the source from the after of the task, and add it again", ""}
+	kindLinkOrphan = kind{"orphan_link", groupTasks, task.Mild,
+		"the ends of the source are sent to a task that does not run after it, and the source cannot be deleted without force",
+		"carillon audit --repair deletes it", "delete the record"}
+	kindCycle = kind{"cycle", groupTasks, task.Grave,
+		"each run of one of these tasks can start runs of all of them, again and again",
+		"remove one of the tasks from the after of the next one; somebody wrote to etcd directly", ""}
 	kindUnknownKey = kind{"unknown_key", groupTasks, task.Mild,
 		"this is not a valid Carillon key: no node reads it, and it may indicate a mistake",
 		"find out what wrote it; if you do not need it, run etcdctl del KEY", ""}
@@ -199,6 +211,12 @@ var (
 	kindDeadOrphan = kind{"orphan_dead_run", groupRuns, task.Mild,
 		"its task was deleted: you cannot retry the run, and it uses space",
 		"carillon audit --repair deletes it", "delete the record"}
+	kindRunDataOrphan = kind{"orphan_run_data", groupRuns, task.Mild,
+		"the steps of a run that has ended use space; the owner of its shard removes them when it next trims the history of the task",
+		"carillon audit --repair deletes them", "delete the record"}
+	kindRunDataMissing = kind{"run_without_data", groupRuns, task.Grave,
+		"a run keeps the steps with which it began: without them its owner ends it with the reason bad_record, and a dead run cannot be retried",
+		"somebody deleted the record; start a new run: carillon task trigger TASK", ""}
 	kindVersionOrphan = kind{"orphan_version", groupTasks, task.Mild,
 		"an old version of a deleted task uses space, and would appear in the history of a new task with the same name",
 		"carillon audit --repair deletes it", "delete the record"}
@@ -206,6 +224,12 @@ var (
 		"the record is out of date: the task exists again, or was deleted so long ago that the record should have been removed",
 		"carillon audit --repair deletes it; a leader should have", "delete the record"}
 )
+
+// liveKinds are the kinds of findings that every cluster has in which nothing runs.
+var liveKinds = map[string]bool{
+	kindMember.name: true, kindFilling.name: true, kindNoLeader.name: true, kindIneligible.name: true, kindClock.name: true, kindLeakedLease.name: true,
+	kindNoOwner.name: true, kindOwnerAbsent.name: true, kindWatermarkStalled.name: true, kindMoveStalled.name: true, kindOrphan.name: true, kindStuck.name: true,
+}
 
 // newFinding returns a finding of the kind about one record.
 func (k kind) newFinding(message string, keys ...string) task.Finding {

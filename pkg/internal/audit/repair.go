@@ -19,8 +19,8 @@ import (
 
 // Repair repairs a finding if it is still as it was found. It reads everything again, decides again, and writes in
 // transactions that compare everything that it has read. If anything changes meanwhile, these transactions have no
-// effect. It only deletes, and only records that no other component removes. Findings of other kinds are
-// not_repairable.
+// effect. It deletes records that no other component removes, and writes the missing records of dependents. Findings of other kinds
+// are not_repairable.
 //
 // The error is task.ErrUnavailable, or task.ErrUnknown if the outcome of a write is unknown. Repeating a repair is
 // safe.
@@ -39,8 +39,11 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 		kindMoveStalled.name:    r.repairMove,
 		kindCleared.name:        r.repairCleared,
 		kindDeadOrphan.name:     r.repairDeadLetter,
+		kindRunDataOrphan.name:  r.repairRunData,
 		kindVersionOrphan.name:  r.repairVersion,
 		kindStaleTombstone.name: r.repairTombstone,
+		kindLinkOrphan.name:     r.repairLinkOrphan,
+		kindLinkMissing.name:    r.repairLinkMissing,
 	}[request.Kind]
 	if repair == nil {
 		return result, nil
@@ -51,7 +54,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	switch {
 	case err == nil:
 		result.Result, result.Message = task.Repaired, ""
-	// The record changed, or the finding does not hold any more: nothing was deleted.
+	// The record changed, or the finding does not hold any more: nothing was written.
 	case errors.Is(err, task.ErrConflict):
 		result.Result, result.Message, err = task.NotAsFound, err.Error(), nil
 	default:
@@ -61,7 +64,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	return result, err
 }
 
-// repairer deletes the records of findings. Each of its methods repairs one kind, and returns how many records it
+// repairer repairs the records of findings. Each of its methods repairs one kind, and returns how many records it
 // has deleted.
 type repairer struct {
 	reader *reader // reads at the current revision

@@ -44,6 +44,15 @@ var mendable = []struct {
 	{"a dead run of no task", func(s *site) {
 		s.put(s.keys.DeadRun(s.ref("two"), "20261120T120000.000Z-abcd"), task.Run{UID: "u", State: task.Failed, Trigger: task.TriggerManual})
 	}, func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
+	{"data of a run that has ended", func(s *site) { s.flowData(s.one, s.oldRun()) },
+		func(s *site) { s.flow(s.keys.DeadRun(s.one, s.oldRun()), task.Failed) }, 1},
+	{"data that are written anew", func(s *site) { s.flowData(s.ref("two"), s.oldRun()) },
+		func(s *site) { s.touch(s.keys.RunDataOf(s.ref("two"))) }, 1},
+	{"data in another shard", func(s *site) {
+		other := s.one
+		other.Shard = (other.Shard + 1) % auditShards
+		s.flowData(other, s.oldRun())
+	}, func(s *site) { s.touch(s.keys.AllRunData()) }, 1},
 	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) },
 		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
 	{"a tombstone of a task that is there", func(s *site) { s.put(s.keys.Tombstone(s.one), record.Tombstone{UID: "u", DeletedAt: task.At(s.now)}) },
@@ -53,6 +62,12 @@ var mendable = []struct {
 	}, func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "a", "since": task.At(s.now)})
 	}, 1},
+	{"a record of no dependent", func(s *site) { s.put(s.keys.Subscriber(s.one, "two"), record.Subscriber{UID: "u", Generation: 1}) },
+		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
+	{"a record of an earlier dependent", func(s *site) {
+		s.dependent("two", "one")
+		s.put(s.keys.Subscriber(s.one, "two"), record.Subscriber{UID: "before", Generation: 9})
+	}, func(s *site) { s.touch(s.keys.Entry(s.ref("two"))) }, 0},
 	{"an instance cleared for ever", func(s *site) {
 		s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now.Add(-72 * time.Hour))})
 	}, func(s *site) { s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)}) }, 1},
@@ -104,6 +119,33 @@ func TestRepair_MendsWhatItSays(t *testing.T) {
 				t.Errorf("a second time: %+v, %v", res, err)
 			}
 		})
+	}
+}
+
+// A repaired link is as the spec says, and new: it has a new revision.
+func TestRepair_WritesAMissingLink(t *testing.T) {
+	s := newSite(t, kvtest.Memory(t))
+	s.dependent("two", "one")
+	key := s.keys.Subscriber(s.one, "two")
+	want := s.all()[key]
+	s.drop(key)
+
+	found := s.audit()
+	if len(found.Findings) != 1 {
+		t.Fatalf("found %+v", found.Findings)
+	}
+	if res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0])); err != nil || res.Result != task.Repaired || res.Deleted != 0 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+
+	if got := s.all()[key]; got != want {
+		t.Errorf("the record is %s, and was %s", got, want)
+	}
+	if again := s.audit(); len(again.Findings) > 0 {
+		t.Errorf("after the repair: %+v", again.Findings)
+	}
+	if res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0])); err != nil || res.Result != task.NotAsFound {
+		t.Errorf("a second time: %+v, %v", res, err)
 	}
 }
 
@@ -175,7 +217,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStalled.name, kindCleared.name,
-		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name, kindLedgerOrphan.name}
+		kindDeadOrphan.name, kindRunDataOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name, kindLedgerOrphan.name, kindLinkOrphan.name, kindLinkMissing.name}
 
 	for _, d := range damages {
 		for _, k := range d.kinds {

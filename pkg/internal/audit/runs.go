@@ -22,6 +22,7 @@ type queueJudge struct {
 	judge
 	waiting []queuedRun   // of the task that is being read
 	limits  *access.Table // judges the labels of nodes; nil until it is needed
+	data    *runDataJudge
 }
 
 // queuedRun is a queue record with the key and revision at which it was read.
@@ -55,6 +56,7 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 		return
 	}
 
+	j.data.addRun(e, k, w.Fan)
 	if hasEntry && len(j.waiting) < maxQueued {
 		j.waiting = append(j.waiting, queuedRun{w, k.Ref, seenRecord(e)})
 	}
@@ -146,6 +148,7 @@ func (t taskStillIdle) stillHolds(ctx context.Context) (bool, error) {
 type historyJudge struct {
 	judge
 	owners  *ownerJudge
+	data    *runDataJudge
 	orphans *orphanHistory // of the task that is being read; nil: none so far
 }
 
@@ -230,6 +233,7 @@ func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvcc
 	}
 
 	if j.hasTask(s, k.Ref, w.UID) {
+		j.data.addRun(e, k, w.Fan)
 		return
 	}
 

@@ -23,9 +23,12 @@ type shardJudge struct {
 	queue   *queueJudge
 	history *historyJudge
 	ledgers *ledgerJudge
+	links   *linkJudge
+	data    *runDataJudge
 }
 
-// checkShards reads the shards one after another: watermark, entries, queue, parts, history, dead-letter runs, and ledgers.
+// checkShards reads the shards one after another: watermark, entries, queue, parts, history, dead-letter runs, subscribers, ledgers, and the data of
+// runs of workflows.
 // Each of them is compared with those before it.
 func (j *shardJudge) checkShards(ctx context.Context) error {
 	for id := range j.cluster.shards {
@@ -43,6 +46,7 @@ func (j *shardJudge) checkShards(ctx context.Context) error {
 			{j.keys.PartsIn(id), j.history.checkPart},
 			{j.keys.History(id), j.history.checkEnded},
 			{j.keys.Shard(id) + "dead/", j.history.checkDeadLetter},
+			{j.keys.Shard(id) + string(record.KindSubscriber) + "/", j.links.checkSubscriber},
 		} {
 			if err := j.eachOf(ctx, s, directory.prefix, directory.check); err != nil {
 				return err
@@ -56,9 +60,14 @@ func (j *shardJudge) checkShards(ctx context.Context) error {
 		if err := j.ledgers.checkLedgers(ctx, s); err != nil {
 			return err
 		}
+		if err := j.data.checkRunData(ctx, s); err != nil {
+			return err
+		}
 
 		j.entries.ticks.finishShard(s)
 	}
+
+	j.links.finish()
 
 	return nil
 }
@@ -239,8 +248,7 @@ func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r t
 	}
 
 	asDecided := r.State == task.Missed || r.State == task.Skipped || r.State.Active() && r.DispatchedAt.Equal(r.CreatedAt.Time)
-	ofTick := r.Trigger == task.TriggerSchedule || r.Trigger == task.TriggerCatchUp
-	if !asDecided || !ofTick {
+	if !asDecided || !r.HasTick() {
 		return
 	}
 

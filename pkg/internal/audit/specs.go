@@ -56,7 +56,10 @@ func (s *specSet) mayBe(ref record.Ref, uid string) bool {
 }
 
 // specJudge judges the specs of the tasks.
-type specJudge struct{ judge }
+type specJudge struct {
+	judge
+	links *linkJudge
+}
 
 // readSpecs reads all specs, and records which tasks have one.
 func (j *specJudge) readSpecs(ctx context.Context) error {
@@ -76,6 +79,7 @@ func (j *specJudge) readSpecs(ctx context.Context) error {
 		}
 
 		j.cluster.specs.addSpec(j.ref(namespace, name), uid)
+		j.links.addSpec(j.ref(namespace, name), e, err != nil)
 
 		return nil
 	})
@@ -120,6 +124,7 @@ func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 type entryJudge struct {
 	judge
 	ticks *tickJudge
+	links *linkJudge
 }
 
 // checkEntry judges an entry, and stores in s what its queue and history are compared with.
@@ -152,7 +157,10 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 		}
 	}
 
-	// Ticks are judged only for an entry that its owner can read.
+	// Ticks and links are judged only for an entry that its owner can read.
+	if err == nil {
+		j.links.checkEntry(e, ref, entry)
+	}
 	if err == nil && entry.Ticks() && !usedUp(entry) {
 		j.ticks.checkTicks(s, ref, entry, e.CreateRevision)
 	}

@@ -310,6 +310,15 @@ func (c *command) valueOf(ref string) (value string, known bool) {
 		return strconv.Itoa(r.PartCount), true
 	}
 
+	if ref == "run.period" || strings.HasPrefix(ref, task.CauseRefPrefix) {
+		value, ok := r.CausationValue(ref)
+		if !ok {
+			c.fail(fmt.Errorf("the run has no value for %s", task.Quote("${"+ref+"}")))
+		}
+
+		return value, true
+	}
+
 	return "", false
 }
 

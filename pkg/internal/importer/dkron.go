@@ -18,9 +18,8 @@ import (
 // Dkron reads the jobs of Dkron in JSON or YAML: a list of jobs, as its API returns them and its backups contain them, or
 // single jobs. It refuses a file that cannot be parsed as a whole.
 //
-// It converts jobs with the executors shell and http. It refuses other jobs, and those that run after another job
-// (parent_job), because a task has no such dependency. With Options.Shadow, the action does not matter, because shadow
-// tasks start nothing.
+// It converts jobs with the executors shell and http, and refuses other jobs. With Options.Shadow, the action does not matter,
+// because shadow tasks start nothing. A job that runs after another job (parent_job) becomes a task with after.
 func Dkron(file, text string, o Options) Result {
 	var r Result
 	values, err := manifest.Values(file, []byte(text))
@@ -121,21 +120,19 @@ func (r *Result) addDkronJob(file string, v manifest.Value, o Options) {
 		return
 	}
 
-	r.addJob(Job{Place: at, Spec: s, Notes: d.notes})
+	r.addJob(Job{Place: at, Spec: s, Notes: d.notes, dependents: d.DependentJobs, prefix: o.Prefix})
 }
 
 // convert returns the task. An error says why there is none.
 func (d *dkronConversion) convert() (task.Spec, error) {
 	s := d.options.newSpec("dkron", "")
-	if d.ParentJob != "" {
-		return s, fmt.Errorf("runs after the job %s (parent_job), and a task cannot run after another", quoteShort(d.ParentJob))
-	}
-
 	s.Name = joinName(makeSlug(d.options.Prefix), d.Name)
 	s.Description = d.description()
 	d.setLabels(&s)
 
-	if err := d.setSchedule(&s); err != nil {
+	if d.ParentJob != "" {
+		s.Schedule = task.Schedules{task.ManualSchedule}
+	} else if err := d.setSchedule(&s); err != nil {
 		return s, fmt.Errorf("schedule: %s: %w", quoteShort(d.Schedule), err)
 	}
 	if err := d.setBounds(&s); err != nil {
@@ -143,6 +140,9 @@ func (d *dkronConversion) convert() (task.Spec, error) {
 	}
 	if err := d.setPolicies(&s); err != nil {
 		return s, err
+	}
+	if d.ParentJob != "" {
+		d.setParent(&s)
 	}
 	if err := d.setTarget(&s); err != nil {
 		return s, err
@@ -255,6 +255,33 @@ func (d *dkronConversion) setPolicies(s *task.Spec) error {
 	}
 
 	return nil
+}
+
+// setParent makes the task run after that of the parent job. Dkron starts a job with a parent each time the parent has succeeded,
+// and never by its own schedule.
+func (d *dkronConversion) setParent(s *task.Spec) {
+	s.After = task.Sources{{Task: joinName(makeSlug(d.options.Prefix), d.ParentJob)}}
+
+	if d.Schedule != "" && d.Schedule != "@manually" && !strings.HasPrefix(d.Schedule, "@parent") {
+		d.addNote("its schedule %s is omitted: Dkron ignores the schedule of a job with a parent_job", quoteShort(d.Schedule))
+	}
+
+	// What concerns ticks has no effect on runs that another task starts.
+	s.Missed = task.Defaults().Missed
+	if !s.Start.IsZero() {
+		d.addNote("starts_at is omitted: it limits ticks, and the task runs only after %s", s.After[0].Task)
+	}
+
+	// A job that has expired in Dkron must not run again, and its task has no end of its own.
+	switch end := s.End.UTC().Format(time.RFC3339); {
+	case s.End.IsZero():
+	case s.End.Before(d.options.Now):
+		d.addNote("the task is paused, because the job expired on %s", end)
+		s.Paused, s.PauseReason = true, "expired in Dkron on "+end
+	default:
+		d.addNote("expires_at is omitted: Dkron would no longer run the job after %s, but the task runs on after %s", end, s.After[0].Task)
+	}
+	s.Start, s.End = task.Time{}, task.Time{}
 }
 
 // ephemeralTTL is how long the task of an ephemeral job is kept after its run, so that the result can be seen.
@@ -375,9 +402,6 @@ func (d *dkronConversion) noteConfig(known ...string) {
 
 // noteRest adds notes about what only Dkron has.
 func (d *dkronConversion) noteRest() {
-	if len(d.DependentJobs) > 0 {
-		d.addNote("these jobs run after it in Dkron, and do not any more: %s", strings.Join(d.DependentJobs, ", "))
-	}
 	if len(d.Processors) > 0 {
 		d.addNote("processors are not supported: %s; to read the output, use carillon logs", strings.Join(slices.Sorted(maps.Keys(d.Processors)), ", "))
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/importer"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -37,7 +38,8 @@ const dkronExport = `[
 
 func TestDkron_MakesTasksOfAnExport(t *testing.T) {
 	r := importer.Dkron("f.json", dkronExport, importer.Options{})
-	if len(r.Jobs) != 2 || len(r.Refusals) != 2 || len(r.Notes) != 0 {
+	r.NoteChains()
+	if len(r.Jobs) != 3 || len(r.Refusals) != 1 || len(r.Notes) != 0 {
 		t.Fatalf("%d jobs, refused %v", len(r.Jobs), r.Refusals)
 	}
 
@@ -50,7 +52,7 @@ func TestDkron_MakesTasksOfAnExport(t *testing.T) {
 	must(t, want.End.UnmarshalText([]byte("2030-01-01T00:00:00Z")))
 	want.Action.Process = &task.Process{Shell: "echo $ENV_JOB_NAME | wc", Dir: "/srv", Env: map[string]string{"A": "1", "B": "x=y", "ENV_JOB_NAME": "orders"}, Limits: task.Limits{Memory: 512 << 20}}
 	wantJob(t, r.Jobs[0], want, 2, `metadata "odd key!" is omitted`, "its nodes need the labels dc = dc1, role = web", "a retry prefers another node", `env: "oops" is omitted`,
-		"mem_limit: the kernel enforces", "these jobs run after it in Dkron, and do not any more: after", "processors are not supported: files, log", "values of executor_config without a counterpart: nice")
+		"mem_limit: the kernel enforces", "processors are not supported: files, log", "values of executor_config without a counterpart: nice")
 
 	want = task.Defaults()
 	want.Name, want.Overlap, want.Missed.Policy = "hook", task.OverlapAllow, task.MissedSkip
@@ -63,7 +65,13 @@ func TestDkron_MakesTasksOfAnExport(t *testing.T) {
 	wantJob(t, r.Jobs[1], want, 12, "runs on all nodes, as in Dkron; to run it on one, use --any-node", `the header "X-Api-Key" is sent in full`, `the header "Host" is omitted`,
 		`the header "X-Api-Key" is part of the task`, "@every counts from when the task is imported", "values of executor_config without a counterpart: debug")
 
-	for i, text := range []string{`f.json:20: after: runs after the job "orders" (parent_job)`, `f.json:21: mail: the executor "kafka" is not supported, only shell and http`} {
+	want = task.DefaultsOf(task.Spec{After: task.Sources{{Task: "orders"}}})
+	want.Name, want.After, want.Overlap, want.Target.Count = "after", task.Sources{{Task: "orders"}}, task.OverlapAllow, task.All
+	want.Labels = map[string]string{"imported": "dkron"}
+	want.Action.Process = &task.Process{Command: []string{"true"}}
+	wantJob(t, r.Jobs[2], want, 20, `its schedule "@daily" is omitted: Dkron ignores the schedule of a job with a parent_job`, "it has no tags")
+
+	for i, text := range []string{`f.json:21: mail: the executor "kafka" is not supported, only shell and http`} {
 		if got := r.Refusals[i].Place.String() + ": " + r.Refusals[i].Why; !strings.HasPrefix(got, text) {
 			t.Errorf("refused %s\nwant %s", got, text)
 		}
@@ -318,11 +326,11 @@ func refusals(r importer.Result) (list []string) {
 // A shadow task starts nothing, so any action will do. What prevents its ticks is still refused.
 func TestDkron_ShadowsNeedNoAction(t *testing.T) {
 	r := importer.Dkron("f.json", dkronExport, importer.Options{Shadow: true, Prefix: "Old ", Namespace: "ops"})
-	if len(r.Jobs) != 3 || len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Why, "parent_job") {
+	if len(r.Jobs) != 4 || len(r.Refusals) != 0 || r.Jobs[2].Spec.After[0].Task != "old-orders" {
 		t.Fatalf("%d jobs, refused %v", len(r.Jobs), r.Refusals)
 	}
 
-	j := r.Jobs[2]
+	j := r.Jobs[3]
 	if j.Spec.Name != "old-mail" || j.Spec.Namespace != "ops" || !j.Spec.Shadow || j.Spec.Action.Noop == nil || !strings.Contains(strings.Join(j.Notes, "\n"), "the shadow task has an empty action") {
 		t.Errorf("%+v", j)
 	}
@@ -356,6 +364,51 @@ func TestDkron_RefusesWhatIsNoExport(t *testing.T) {
 	all.Join(importer.Dkron("f", "["+dkronText(t, nil, map[string]any{"command": "x"})+","+dkronText(t, nil, map[string]any{"command": "y"})+"]", importer.Options{}))
 	if len(all.Jobs) != 1 || len(all.Refusals) != 1 {
 		t.Errorf("%+v", all)
+	}
+}
+
+// A parent may be in another file. What is not imported is named, in both directions.
+func TestDkron_LinksJobsToTheirParents(t *testing.T) {
+	command := map[string]any{"command": "x"}
+	var all importer.Result
+	all.Join(importer.Dkron("1.json", dkronText(t, map[string]any{"name": "child", "parent_job": "etl", "schedule": "", "concurrency": "forbid", "expires_at": "2030-01-01T00:00:00Z"}, command), importer.Options{}))
+	all.Join(importer.Dkron("2.json", dkronText(t, map[string]any{"name": "etl", "dependent_jobs": []string{"child", "gone"}}, command), importer.Options{}))
+	all.Join(importer.Dkron("2.json", dkronText(t, map[string]any{"name": "orphan", "parent_job": "lost", "schedule": "@parent lost"}, command), importer.Options{}))
+	all.NoteChains()
+	if len(all.Jobs) != 3 {
+		t.Fatalf("%+v", all)
+	}
+
+	for i, c := range []struct{ note, not string }{
+		{"expires_at is omitted: Dkron would no longer run the job after 2030-01-01T00:00:00Z, but the task runs on after etl", "schedule"},
+		{"these jobs run after it in Dkron, and do not any more: gone", "child"},
+		{"runs after lost, which is not imported: create that task first", "schedule"},
+	} {
+		notes := strings.Join(all.Jobs[i].Notes, "\n")
+		if !strings.Contains(notes, c.note) || strings.Contains(notes, c.not) {
+			t.Errorf("%s: %s", all.Jobs[i].Spec.Name, notes)
+		}
+	}
+
+	s := all.Jobs[0].Spec
+	valid(t, s)
+	if s.Overlap != task.OverlapSkip || s.Schedule[0] != task.ManualSchedule || !s.After.Equal(task.Sources{{Task: "etl"}}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A job with a parent that has expired stays as it is in Dkron: it does not run.
+func TestDkron_PausesExpiredChildren(t *testing.T) {
+	for now, expired := range map[string]bool{"2029-12-31T00:00:00Z": false, "2030-01-02T00:00:00Z": true} {
+		at, err := time.Parse(time.RFC3339, now)
+		must(t, err)
+
+		text := dkronText(t, map[string]any{"name": "child", "parent_job": "etl", "schedule": "", "expires_at": "2030-01-01T00:00:00Z"}, map[string]any{"command": "x"})
+		r := importer.Dkron("1.json", text, importer.Options{Now: at})
+		valid(t, r.Jobs[0].Spec)
+		if s, notes := r.Jobs[0].Spec, strings.Join(r.Jobs[0].Notes, "\n"); s.Paused != expired || strings.Contains(notes, "the task is paused, because the job expired on 2030-01-01T00:00:00Z") != expired {
+			t.Errorf("at %s: paused %v, %s", now, s.Paused, notes)
+		}
 	}
 }
 

@@ -66,6 +66,7 @@ var counterparts = map[string]struct{ systemd, kubernetes string }{
 	"action.process.limits.pids":     {"Service:TasksMax=20", "-: the kubelet decides"},
 	"action.process.enforce":         {only, only},
 	"action.http":                    {"-: a service starts processes", "-: a pod starts processes"},
+	"action.workflow":                {"-: a service has no steps", "-: a pod has no steps"},
 	"action.noop":                    {only, only},
 
 	"timeout":              {"Service:RuntimeMaxSec=1h", `"job": {"activeDeadlineSeconds": 60}`},
@@ -118,6 +119,10 @@ var counterparts = map[string]struct{ systemd, kubernetes string }{
 	"accept":               {only, only},
 	"alerts":               {"-: OnFailure= has a note", only},
 	"receiver":             {only, only},
+	"after[].task":         {"-: OnSuccess= has a note", only},
+	"after[].when":         {"-: OnFailure= has a note", only},
+	"after[].results":      {only, only},
+	"join":                 {only, only},
 }
 
 // Every field of a task that another system has, too, is converted. A note that a task does not have a setting is true.
@@ -144,8 +149,8 @@ func TestImporters_ConvertWhatATaskHas(t *testing.T) {
 	}
 
 	for _, f := range task.Flatten(task.SpecFields()) {
-		top := slices.Contains([]string{"action.http", "action.noop", "accept", "alerts", "receiver"}, f.Path)
-		if len(f.Inner) > 0 && !top || strings.HasPrefix(f.Path, "action.http.") || strings.HasPrefix(f.Path, "accept.") || strings.HasPrefix(f.Path, "alerts.") || strings.HasPrefix(f.Path, "receiver.") {
+		top := slices.Contains([]string{"action.http", "action.noop", "action.workflow", "accept", "alerts", "receiver"}, f.Path)
+		if len(f.Inner) > 0 && !top || strings.HasPrefix(f.Path, "action.http.") || strings.HasPrefix(f.Path, "action.workflow.") || strings.HasPrefix(f.Path, "accept.") || strings.HasPrefix(f.Path, "alerts.") || strings.HasPrefix(f.Path, "receiver.") {
 			continue
 		}
 
@@ -248,14 +253,17 @@ func TestDkron_EveryFieldChangesTheTaskOrIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		return onlyJob(t, importer.Dkron("f", string(text), importer.Options{}), fields)
+		r := importer.Dkron("f", string(text), importer.Options{})
+		r.NoteChains()
+
+		return onlyJob(t, r, fields)
 	}
 	base := from("")
 
 	for _, fields := range []string{
 		`"displayname": "A"`, `"timezone": "Asia/Tokyo"`, `"schedule": "@hourly"`, `"owner": "ann"`, `"owner_email": "a@b"`, `"disabled": true`, `"tags": {"a": "b"}`,
 		`"metadata": {"a": "b"}`, `"metadata": {"a b": "c"}`, `"retries": 2`, `"dependent_jobs": ["b"]`, `"processors": {"log": {}}`, `"concurrency": "forbid"`, `"ephemeral": true`,
-		`"starts_at": "2030-01-01T00:00:00Z"`, `"expires_at": "2030-01-01T00:00:00Z"`, `"unheard_of": 1`,
+		`"starts_at": "2030-01-01T00:00:00Z"`, `"expires_at": "2030-01-01T00:00:00Z"`, `"unheard_of": 1`, `"parent_job": "b"`,
 		`"executor_config": {"command": "y"}`, `"executor_config": {"command": "x", "shell": "true"}`, `"executor_config": {"command": "x", "env": "A=b"}`,
 		`"executor_config": {"command": "x", "cwd": "/a"}`, `"executor_config": {"command": "x", "timeout": "9s"}`, `"executor_config": {"command": "x", "mem_limit": "9MB"}`,
 		`"executor_config": {"command": "x", "su": "ann"}`, `"executor_config": {"command": "x", "payload": "YQ=="}`, `"executor_config": {"command": "x", "unheard_of": "1"}`,

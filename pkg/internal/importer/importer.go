@@ -43,6 +43,9 @@ type Options struct {
 	MailOwner bool   // the output of jobs of crontabs without MAILTO is mailed to their user, as cron does
 	Debian    bool   // crontabs are those of Debian's cron, which ignores a file with an error as a whole
 
+	// Now is when the import takes place. Zero: nothing has expired.
+	Now time.Time
+
 	// Home returns the home directory of a user of this host, or "". nil: no user is known.
 	Home func(user string) string
 }
@@ -86,6 +89,9 @@ type Job struct {
 
 	// what and tag are the parts of the name that follow the prefix, for jobs of crontabs.
 	what, tag string
+
+	dependents []string // the jobs that Dkron starts after this one, by their names in Dkron
+	prefix     string   // of the names of tasks, for dependents
 }
 
 // Refusal is something that was not converted, with the reason.

@@ -11,6 +11,7 @@ import (
 type shellCommand struct {
 	words    []string
 	operator string // what follows the command: ";", "&", "&&", "||", "|" or ""
+	end      int    // the position of the operator in the line
 }
 
 // splitCommands splits a line for the shell into its commands. It knows quotes and substitutions, and is a guess for all
@@ -118,7 +119,7 @@ func (s *commandSplitter) endCommand(operator string) {
 	s.endWord()
 	s.target = false
 	if len(s.words) > 0 {
-		s.list = append(s.list, shellCommand{s.words, operator})
+		s.list = append(s.list, shellCommand{s.words, operator, s.at - len(operator)})
 	} else if n := len(s.list); n > 0 && s.list[n-1].operator == "" {
 		s.list[n-1].operator = operator // after a parenthesis
 	}

@@ -491,8 +491,13 @@ func (t *timer) noteUnitSection(u Unit, x expander) {
 		case strings.HasPrefix(key, "Condition"), strings.HasPrefix(key, "Assert"):
 			conditions = append(conditions, values...)
 		case slices.Contains(startsUnits, key):
-			t.addNote("%s: systemd starts this unit after a run has %s, and Carillon does not; to notify somebody of failures, set alerts.notify",
-				strings.Join(values, ", "), map[bool]string{true: "failed", false: "succeeded"}[key == "OnFailure"])
+			state := map[bool]string{true: "failed", false: "succeeded"}[key == "OnFailure"]
+			note := fmt.Sprintf("%s: systemd starts this unit after a run has %s, and Carillon does not: use a task with after: {task: %s, when: %s}",
+				strings.Join(values, ", "), state, t.job.Spec.Name, state)
+			if key == "OnFailure" {
+				note += "; to only notify somebody of failures, set alerts.notify"
+			}
+			t.addNote("%s", note)
 		case slices.Contains(dependsOnUnits, key):
 			dependencies = append(dependencies, values...)
 		case slices.Contains(ignoredInUnit, key):

@@ -121,7 +121,7 @@ ExecStart=/usr/bin/borg --list $OPTS
 	notes := []string{
 		"conditions that are not checked before a run: ConditionACPower=true",
 		"other units are not started, stopped or awaited: Wants=network-online.target",
-		"OnFailure=mail@borg.service: systemd starts this unit after a run has failed, and Carillon does not; to notify somebody of failures, set alerts.notify",
+		"OnFailure=mail@borg.service: systemd starts this unit after a run has failed, and Carillon does not: use a task with after: {task: borg, when: failed}; to only notify somebody of failures, set alerts.notify",
 		"directories that systemd creates, and Carillon does not: RuntimeDirectory=borg, StateDirectory=borg",
 		"settings of the service that a task does not have: CPUSchedulingPolicy, IOWeight",
 		"settings without effect on a task: After, LogRateLimitIntervalSec",

@@ -98,6 +98,7 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 
 	s := o.newSpec("systemd", path.Base(t.unit.File))
 	s.Name = joinName(makeSlug(o.Prefix), clipSlug(scope.user, 20), clipSlug(base, 80))
+	t.job.Spec.Name = s.Name
 	t.expander = expander{unitName: path.Base(t.unit.File), scope: scope}
 	if o.Node == "" && o.Host != "" {
 		t.host = o.Hostname

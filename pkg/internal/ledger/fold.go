@@ -100,7 +100,7 @@ func (f *folder) add(r *Record) {
 	c := f.chunkFor(tick)
 
 	// A span that counts one more tick is the usual case. Its change of size is known without the other elements.
-	if readable && r.Run.State == task.Succeeded && isScheduled(&r.Run) {
+	if readable && r.Run.State == task.Succeeded && r.Run.HasTick() {
 		if before, s := f.addSuccess(c, c.offset(tick), &r.Run); s != nil {
 			f.size += s.size() - before
 			return
@@ -114,7 +114,7 @@ func (f *folder) add(r *Record) {
 	switch e := c.exceptionOf(tick, &r.Run); {
 	case !readable || !c.reaches(e.First) || !c.reaches(e.Last):
 		c.addUnreadable(tick)
-	case !isScheduled(&r.Run):
+	case !r.Run.HasTick():
 		c.addRequested(e)
 	default:
 		c.addException(e)
@@ -177,11 +177,6 @@ func timeOf(r *Record) (at time.Time, readable bool) {
 	}
 
 	return at, true
-}
-
-// isScheduled reports whether the run belongs to a tick. The other runs were requested.
-func isScheduled(r *task.Run) bool {
-	return r.Trigger == task.TriggerSchedule || r.Trigger == task.TriggerCatchUp
 }
 
 // chunkFor returns the chunk to which a record with this time is added. It begins a new one if there is none, or if the
@@ -407,7 +402,8 @@ func (c *Chunk) lastExceptionAt(tick Offset) (Offset, bool) {
 	return 0, false
 }
 
-// addRequested adds a run that somebody requested.
+// addRequested adds a run that somebody requested, or that another task has started, or a range of ends of that task that started
+// none.
 func (c *Chunk) addRequested(e Exception) {
 	if len(c.Requested) < maxRequested {
 		c.Requested = append(c.Requested, e)
@@ -417,7 +413,7 @@ func (c *Chunk) addRequested(e Exception) {
 	if c.RequestedMore == nil {
 		c.RequestedMore = map[string]int64{}
 	}
-	c.RequestedMore[e.cause()]++
+	c.RequestedMore[e.cause()] += e.Count
 }
 
 // addException adds a tick that did not succeed, or a range of such ticks.
@@ -602,7 +598,7 @@ func (c *Chunk) bounds() (first, last time.Time) {
 	}
 
 	for i := range c.Requested {
-		include(c.Requested[i].First, c.Requested[i].First)
+		include(c.Requested[i].First, c.Requested[i].last())
 	}
 
 	for i := range c.Hours {

@@ -130,6 +130,46 @@ func TestFold_WritesWhatTheDocumentationShows(t *testing.T) {
 	}
 }
 
+// A range of ends of another task that started no run counts all of them, whether it has an entry of its own or not.
+//
+// Verifies: G31
+func TestFold_CountsRangesOfTriggers(t *testing.T) {
+	t.Parallel()
+
+	skipped := func(at time.Duration, count int64) Record {
+		r := scheduled(at, task.Skipped).withRange(at+time.Duration(count-1)*time.Millisecond, count)
+		r.Run.Trigger, r.Run.Reason = task.TriggerAfter, task.ReasonOverlap
+		r.Run.ID += "-abcdefgh"
+
+		return r
+	}
+
+	var records []Record
+	for i := range maxRequested + 1 {
+		records = append(records, skipped(time.Duration(i)*time.Minute, 100))
+	}
+
+	c := Fold(testUID, nil, records, nil)[0]
+	value, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, _, err = Decode(value); err != nil {
+		t.Fatal(err)
+	}
+
+	named := int64(0)
+	for _, e := range c.Requested {
+		named += e.Count
+	}
+	if more := c.RequestedMore["s:overlap"]; named != 100*maxRequested || more != 100 || len(c.Exceptions)+len(c.Hours) != 0 {
+		t.Errorf("%d ends have entries and %d are counted in %s", named, more, value)
+	}
+	if last := start.Add(maxRequested*time.Minute - time.Minute + 99*time.Millisecond); !c.LastTick().Equal(last) {
+		t.Errorf("the chunk ends at %s, want %s", c.LastTick(), last)
+	}
+}
+
 // The line of an hour knows of no tick before those that it does not name.
 //
 // Verifies: G31

@@ -123,6 +123,10 @@ func (a *Assignments) locate(path string) (location, error) {
 			return l, nil
 		case strings.HasPrefix(rest, "[") && next.Go.Kind() == reflect.Slice:
 			return l, task.Invalid(task.CodeBadValue, path, "is an element of a list; set the whole list: %s=[…], or add an element: %s[]=…", next.Path, next.Path)
+		case next.Path == task.StepsField && len(rest) > 1 && rest[0] == '.':
+			name, _, _ := strings.Cut(rest[1:], ".")
+			l.parents, fields = append(l.parents, next), []task.Field{task.StepField(name)}
+			continue
 		case next.Go.Kind() == reflect.Map && len(rest) > 1 && rest[0] == '.':
 			l.Field, l.key = next, rest[1:]
 			return l, nil
@@ -152,7 +156,13 @@ func (a *Assignments) unknown(path string) error {
 	var all, sameName []string
 	name := path[strings.LastIndexByte(path, '.')+1:]
 
-	for _, f := range task.Flatten(a.fields) {
+	fields := task.Flatten(a.fields)
+	if rest, found := strings.CutPrefix(path, task.StepsField+"."); found {
+		step, _, _ := strings.Cut(rest, ".")
+		fields = task.Flatten(task.StepField(step).Inner)
+	}
+
+	for _, f := range fields {
 		if strings.Contains(f.Path, "[]") {
 			continue
 		}

@@ -44,7 +44,7 @@ func TestAssignments_SetAFieldThatIsAdded(t *testing.T) {
 		{"retry.attempts", "3\n", `{"retry":{"attempts":3}}`}, // as in a file
 		{"lucky.numbers", " 7, 13\n", `{"lucky":{"numbers":[7,13]}}`},
 		{"lucky", "\n{\"until\": \"1h\"}\n", `{"lucky":{"until":"1h"}}`},
-		{"action.process.command", `["a"`, `{"action":{"http":null,"noop":null,"process":{"command":["[\"a\""],"shell":null}}}`},
+		{"action.process.command", `["a"`, `{"action":{"http":null,"noop":null,"process":{"command":["[\"a\""],"shell":null},"workflow":null}}`},
 	} {
 		a := &Assignments{Patch: map[string]any{}, fields: fields, reset: map[string]bool{}}
 		got := ""
@@ -74,13 +74,13 @@ func TestAssignments_CombineValues(t *testing.T) {
 		}, `{"schedule":["@hourly","@daily"]}`},
 		{"element after a command", func(a *Assignments) error {
 			return errors.Join(a.SetValue("action.process.command", []string{"echo", "hi"}), a.Set("action.process.command[]", "more"))
-		}, `{"action":{"http":null,"noop":null,"process":{"command":["echo","hi","more"],"shell":null}}}`},
+		}, `{"action":{"http":null,"noop":null,"process":{"command":["echo","hi","more"],"shell":null},"workflow":null}}`},
 		{"field of an object with a body", func(a *Assignments) error {
 			return errors.Join(a.Set("action.http", `{"url":"https://a","json":{"id":12345678901234567890,"n":null}}`), a.Set("action.http.method", "PUT"))
-		}, `{"action":{"http":{"json":{"id":12345678901234567890,"n":null},"method":"PUT","url":"https://a"},"noop":null,"process":null}}`},
+		}, `{"action":{"http":{"json":{"id":12345678901234567890,"n":null},"method":"PUT","url":"https://a"},"noop":null,"process":null,"workflow":null}}`},
 		{"null as a text", func(a *Assignments) error {
 			return errors.Join(a.SetText("action.process.env.X", "null"), a.SetText("action.process.env.Y", ""), a.SetText("description", "null"))
-		}, `{"action":{"http":null,"noop":null,"process":{"env":{"X":"null","Y":""}}},"description":"null"}`},
+		}, `{"action":{"http":null,"noop":null,"process":{"env":{"X":"null","Y":""}},"workflow":null},"description":"null"}`},
 	} {
 		a := NewAssignments()
 		if err := c.set(a); err != nil {

@@ -168,6 +168,7 @@ var serverFields = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
 	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true, "replayed": true,
 	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "warning_details": true, "state": true, "recent": true,
+	"waiting_triggers": true, "dependents": true, "dropped_triggers": true,
 }
 
 // decodeSpec decodes the spec of an object, after it has removed the server's fields, added the namespace, and

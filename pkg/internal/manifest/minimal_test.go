@@ -123,6 +123,31 @@ func TestMinimalSpec_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 	}
 }
 
+// What a task that runs after others has by default is not written. With a schedule, it must say what happens if both want to run.
+func TestMinimalSpec_OfDependents(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name": "a", "after": "etl", "action": {"noop": {}}}`:                                                 "name: a\nafter: etl\naction:\n  noop: {}\n",
+		`{"name": "a", "after": "etl", "overlap": "skip", "schedule": "@daily", "action": {"noop": {}}}`:        "name: a\nschedule: \"@daily\"\nafter: etl\naction:\n  noop: {}\noverlap: skip\n",
+		`{"name": "a", "after": ["b", "c"], "join": "any", "queue": {"limit": 9}, "action": {"noop": {}}}`:      "name: a\nafter:\n  - b\n  - c\njoin: any\naction:\n  noop: {}\nqueue:\n  limit: 9\n",
+		`{"name": "a", "after": {"task": "etl", "when": "failed"}, "overlap": "allow", "action": {"noop": {}}}`: "name: a\nafter:\n  task: etl\n  when: failed\naction:\n  noop: {}\noverlap: allow\n",
+	} {
+		s, err := task.DecodeSpec([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := MinimalSpec(s, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := WriteYAML(b); string(got) != want {
+			t.Errorf("%s: got\n%s", text, got)
+		}
+		if again, err := task.DecodeSpec(b); err != nil || len(task.Differences(s, again)) > 0 {
+			t.Errorf("%s: %v, %v", text, err, task.Differences(s, again))
+		}
+	}
+}
+
 // drawSpec draws any valid task.
 func drawSpec(t *rapid.T) task.Spec {
 	s := task.Defaults()
@@ -174,7 +199,18 @@ func drawSpec(t *rapid.T) task.Spec {
 		s.MaxActive = rapid.IntRange(0, 3).Draw(t, "max_active")
 	}
 
-	if some("missed") {
+	if some("after") {
+		s.After = task.Sources{{Task: "etl", When: task.WhenFailed, Results: []string{"rows"}}}
+		if some("several") {
+			s.After, s.Join = append(s.After, task.Source{Task: "yes"}), task.JoinAny
+		}
+		if s.Overlap == task.OverlapQueue && some("large") {
+			s.Queue.Limit = task.DefaultTriggerQueue
+		}
+	}
+	if len(s.After) > 0 && !s.Schedule.HasTicks() {
+		s.Start, s.End, s.Jitter, s.MaxRuns, s.TTL = task.Time{}, task.Time{}, 0, 0, 0
+	} else if some("missed") {
 		s.Missed.Policy, s.Missed.Limit = task.MissedAll, 7
 		s.Missed.Grace = task.Duration(time.Minute)
 	}

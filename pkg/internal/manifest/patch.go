@@ -20,6 +20,18 @@ func ApplyPatch(spec task.Spec, patch map[string]any) (task.Spec, error) {
 	if err != nil {
 		return spec, fmt.Errorf("read the spec: %w", err)
 	}
+
+	// Sources are replaced as a whole, as in a list: a single one must not keep a condition or results of another one.
+	if _, given := patch["after"]; given {
+		delete(doc, "after")
+	}
+
+	// The doc has each default as if its user had written it. A task that gets sources then has the default of such tasks, or with a
+	// schedule must say what it wants.
+	if _, given := patch["overlap"]; !given && patch["after"] != nil && len(spec.After) == 0 && spec.Overlap == task.Defaults().Overlap {
+		delete(doc, "overlap")
+	}
+
 	if b, err = json.Marshal(mergePatch(doc, patch)); err != nil {
 		return spec, fmt.Errorf("write the patched spec: %w", err)
 	}
@@ -38,26 +50,49 @@ func DecodePatch(b []byte) (map[string]any, error) {
 		return nil, err
 	}
 
-	// The body is a message to the target, in which a null and the order of fields can have a meaning. As a RawMessage,
+	// A body is a message to the target, in which a null and the order of fields can have a meaning. As a RawMessage,
 	// mergePatch also replaces it as a whole.
+	var raw struct {
+		Action struct {
+			rawRequest
+			Workflow struct {
+				Steps map[string]rawRequest `json:"steps"`
+			} `json:"workflow"`
+		} `json:"action"`
+	}
+	if !bytes.Contains(b, []byte(`"json"`)) {
+		return doc, nil
+	}
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return nil, err
+	}
+
 	action, _ := doc["action"].(map[string]any)
-	if request, _ := action["http"].(map[string]any); request["json"] != nil {
-		var raw struct {
-			Action struct {
-				HTTP struct {
-					JSON json.RawMessage `json:"json"`
-				} `json:"http"`
-			} `json:"action"`
-		}
+	raw.Action.keepBody(action)
 
-		if err := json.Unmarshal(b, &raw); err != nil {
-			return nil, err
-		}
-
-		request["json"] = raw.Action.HTTP.JSON
+	flow, _ := action["workflow"].(map[string]any)
+	steps, _ := flow["steps"].(map[string]any)
+	for name, step := range steps {
+		of, _ := step.(map[string]any)
+		request := raw.Action.Workflow.Steps[name]
+		request.keepBody(of)
 	}
 
 	return doc, nil
+}
+
+// rawRequest is the body of the request of an action or of a step, as it is written.
+type rawRequest struct {
+	HTTP struct {
+		JSON json.RawMessage `json:"json"`
+	} `json:"http"`
+}
+
+// keepBody replaces the body in the decoded form of the action, if it has one.
+func (r *rawRequest) keepBody(action map[string]any) {
+	if request, _ := action["http"].(map[string]any); request["json"] != nil {
+		request["json"] = r.HTTP.JSON
+	}
 }
 
 // mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old

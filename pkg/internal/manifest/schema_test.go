@@ -96,7 +96,10 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 		"{name: a, action: {noop: {}}, receiver: {from: [b], repeat: 0s, for: 1m, output: false}, alerts: {notify: [b, c/d], failures: 0, success_within: 26h, success_by: '0 6 * * *'}}",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '027', groups: [], ionice: best-effort/7, limits: {core: 0, memory: 1.5Gi, swap: 64 MiB, cpu: 1.5, cpu_time: 1m}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a/${run.id}', json: [1, {a: null}], auth: {bearer: a/b}, expect: {status: [2xx, '302']}, limit: {body: 2Mi}, unsent_for: 0s, results: {id: /a, all: ''}}}}",
+		"{name: a, action: {noop: {}}, after: b}", "{name: a, action: {noop: {}}, after: {task: b, when: failed, results: [rows]}}",
+		"{name: a, action: {noop: {}}, after: [b, {task: c, when: ended}], join: any, queue: {limit: 1000}}",
 		"{name: a, schedule: '@daily', action: {http: {url: secret:slack/url, method: PUT, body: secret:a/b, tls: {ca: secret:a/ca}, idempotent: true, headers: {X-A: '1'}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {on_failure: continue, steps: {a: {process: {shell: x}, retry: {attempts: 3}}, b: {needs: [a], map: '${steps.a.results.x}', max_parallel: 2, http: {url: 'https://a/${item}'}}, c: {map: 3, noop: {}, target: {selector: role = db}}, d: {needs: [a, b], when: always, timeout: 5m, noop: {}}}}}}",
 		"{name: a, schedule: '@daily', action: {noop: {}}, start: 2026-12-01 18:00, end: 2026-12-24T18:00:00+01:00, uid: x, next: 2026-12-24T18:00:00Z, revision: 17, active: 1}",
 	} {
 		if err := validate(t, s, "x.yaml", []byte(text)); err != nil {
@@ -132,8 +135,15 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: a/b, basic: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', auth: {bearer: key}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', tls: {ca: a/b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', form: {}}}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: ['1xx']}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', expect: {status: [200]}}}}",
-		"{name: a, action: {noop: {}}, alerts: {}}", "{name: a, action: {noop: {}}, receiver: null}", "{name: a, action: {noop: {}}, receiver: {from: b}}",
+		"{name: a, action: {noop: {}}, alerts: {}}", "{name: a, action: {noop: {}}, after: []}", "{name: a, action: {noop: {}}, after: {when: ended}}",
+		"{name: a, action: {noop: {}}, after: {task: b, when: never}}", "{name: a, action: {noop: {}}, after: {task: b, if: ended}}", "{name: a, action: {noop: {}}, after: 5}",
+		"{name: a, action: {noop: {}}, receiver: null}", "{name: a, action: {noop: {}}, receiver: {from: b}}",
 		"{name: a, schedule: '@daily', action: {http: {url: 'https://a', results: {a: b}}}}", "{name: a, schedule: '@daily', action: {http: {url: 'https://a', headers: {A: 1}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {steps: {a: {}}}}}", "{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, http: {url: 'https://a'}}}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, need: [b]}}}}}", "{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, when: never}}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, map: 0}}}}}", "{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, map: [1]}}}}}", "{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, map: '${run.id}'}}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {steps: {a: {process: {shel: x}}}}}}",
+		"{name: a, schedule: '@daily', action: {workflow: {steps: {a: {noop: {}, target: {count: 2}}}}}}", "{name: a, schedule: '@daily', action: {workflow: {on_failure: undo, steps: {a: {noop: {}}}}}}",
 		"{name: a, max_runs: -1" + rest + "}", "{name: a, target: {count: some}" + rest + "}", "{name: a, history: {record: none}" + rest + "}",
 	} {
 		if validate(t, s, "x.yaml", []byte(text)) == nil {
@@ -168,6 +178,11 @@ func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
 				if inner := strings.TrimPrefix(ref, "#/$defs/"); inner != "Noop" {
 					walk(inner, at)
 				}
+				continue
+			}
+
+			if each, ok := p["additionalProperties"].(map[string]any); ok && each["$ref"] != nil {
+				walk(strings.TrimPrefix(each["$ref"].(string), "#/$defs/"), at+".b") // the fields of a step
 				continue
 			}
 
@@ -208,6 +223,30 @@ func processWith(field string, value any) map[string]any {
 	return map[string]any{"process": map[string]any{"shell": "true", field: value}}
 }
 
+// stepB is the path of the step whose fields are checked.
+const stepB = "action.workflow.steps.b"
+
+// stepsWith returns a workflow in which step b, whose fields allow every other one, has a value.
+func stepsWith(path []string, value any) map[string]any {
+	b := map[string]any{"needs": []string{"a"}, "timeout": "5m", "map": 3, "process": map[string]any{"shell": "true"}}
+	object := b
+	for _, name := range path[:len(path)-1] {
+		inner, ok := object[name].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			object[name] = inner
+		}
+		if name == "http" {
+			delete(b, "process")
+			inner["url"] = "https://a"
+		}
+		object = inner
+	}
+	object[path[len(path)-1]] = value
+
+	return map[string]any{"workflow": map[string]any{"steps": map[string]any{"a": map[string]any{"noop": map[string]any{}}, "b": b}}}
+}
+
 // wantTaken checks whether a field may have a value, in a task that is otherwise valid.
 func wantTaken(t *testing.T, path string, value any, want bool) {
 	t.Helper()
@@ -222,13 +261,19 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 		doc["action"] = map[string]any{"http": map[string]any{"url": "https://a", path[len("action.http."):]: value}}
 	case strings.HasPrefix(path, "action.process."):
 		doc["action"] = processWith(path[len("action.process."):], value)
+	case strings.HasPrefix(path, stepB+"."):
+		doc["action"] = stepsWith(strings.Split(path[len(stepB+"."):], "."), value)
+	case path == "action.workflow.on_failure":
+		doc["action"] = map[string]any{"workflow": map[string]any{"on_failure": value, "steps": map[string]any{"a": map[string]any{"noop": map[string]any{}}}}}
 	case group == "queue":
-		doc["overlap"] = task.OverlapQueue
+		doc["overlap"], doc["after"] = task.OverlapQueue, "b" // it has the largest limit
 		doc[group] = map[string]any{inner: value}
 	case path == "output.mail_when":
 		doc["action"], doc[group] = processWith("dir", "/"), map[string]any{inner: value, "mail": []string{"ann@example.com"}}
 	case path == "accept.args":
 		doc["action"], doc[group] = processWith("dir", "/"), map[string]any{inner: value}
+	case path == "join":
+		doc["overlap"], doc["after"], doc[path] = task.OverlapQueue, []string{"b", "c"}, value
 	case path == "max_active":
 		doc["overlap"], doc[path] = task.OverlapAllow, value
 	case path == "target.strategy" && value == task.StrategyFirst:

@@ -212,17 +212,59 @@ func MinimalSpec(s task.Spec, bare bool) (json.RawMessage, error) {
 		return nil, err
 	}
 
-	std, err := nodeOf(task.DefaultsOf(s))
+	usual := task.DefaultsOf(s)
+	if len(s.After) > 0 && s.Overlap == task.OverlapQueue {
+		usual.Queue.Limit = task.DefaultTriggerQueue
+	}
+
+	std, err := nodeOf(usual)
 	if err != nil {
 		return nil, err
 	}
 
-	least := n.withoutDefaults(std.withoutKeys(map[string]bool{"name": true, "namespace": true, "schedule": true, "receiver": true}))
+	written := map[string]bool{"name": true, "namespace": true, "schedule": true, "receiver": true} // even if it is the default
+	if len(s.After) > 0 && s.Schedule.HasTicks() {
+		written["overlap"] = true // required
+	}
+
+	least := n.withoutDefaults(std.withoutKeys(written))
+	if len(s.After) > 0 && slices.Equal(s.Schedule, usual.Schedule) { // what starts it is in after
+		least = least.withoutKeys(map[string]bool{"schedule": true})
+	}
 	if bare {
 		least = least.withoutKeys(map[string]bool{"namespace": true})
 	}
+	if retry := std.valueOf("retry"); s.Action.Workflow != nil && retry != nil {
+		least = least.withLeastRetries([]string{"action", "workflow", "steps"}, retry)
+	}
 
 	return least.toJSON(), nil
+}
+
+// withLeastRetries returns an object in which the retry policies of steps have only what differs from std, and attempts, because
+// an empty policy would look like none. path leads to the steps.
+func (n *node) withLeastRetries(path []string, std *node) *node {
+	m := *n
+	m.pairs = slices.Clone(n.pairs)
+
+	for i, p := range m.pairs {
+		switch {
+		case len(path) > 0 && p.key == path[0]:
+			m.pairs[i].value = p.value.withLeastRetries(path[1:], std)
+		case len(path) > 0:
+		case p.value.kind == kindObject && p.value.valueOf("retry") != nil: // a step
+			step := *p.value
+			step.pairs = slices.Clone(step.pairs)
+			for j, field := range step.pairs {
+				if field.key == "retry" {
+					step.pairs[j].value = field.value.withoutDefaults(std.withoutKeys(map[string]bool{"attempts": true}))
+				}
+			}
+			m.pairs[i].value = &step
+		}
+	}
+
+	return &m
 }
 
 // nodeOf returns a spec as a document.

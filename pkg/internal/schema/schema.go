@@ -24,11 +24,12 @@ import (
 func Refine(all map[string]*huma.Schema) {
 	refineObject(all, all["Spec"], task.SpecFields())
 	all["Noop"].AdditionalProperties = false
+	refineSteps(all)
 
-	// A receiver of alerts has a schedule by default.
+	// A receiver of alerts and a task that runs after others have a schedule by default.
 	spec := all["Spec"]
 	spec.Required = slices.DeleteFunc(spec.Required, func(name string) bool { return name == "schedule" })
-	spec.AnyOf = []*huma.Schema{{Required: []string{"schedule"}}, {Required: []string{"receiver"}}}
+	spec.AnyOf = []*huma.Schema{{Required: []string{"schedule"}}, {Required: []string{"receiver"}}, {Required: []string{"after"}}}
 
 	one := 1
 	all["HTTPTLS"].MinProperties = &one
@@ -38,6 +39,18 @@ func Refine(all map[string]*huma.Schema) {
 	all["HTTP"].Properties["results"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: "^(/|$)"}
 	all["EnvFrom"].Properties["keys"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: variable}
 	refineNames(all["Spec"].Properties)
+}
+
+// refineSteps refines the schema of a step. The schemas of what it has in common with a task, such as a process, are refined already.
+func refineSteps(all map[string]*huma.Schema) {
+	fields := slices.Clone(task.StepFields())
+	for i := range fields {
+		if name := fields[i].Go.Name(); name != "StepTarget" {
+			fields[i].Inner = nil
+		}
+	}
+
+	refineObject(all, all["Step"], fields)
 }
 
 // Spec adds the same to the fields of a task in another schema that contains them.
@@ -143,6 +156,7 @@ func Parts() (map[string]map[string]any, error) {
 // In a document, these represent types of package task whose JSON form differs from their Go form.
 type (
 	schedulesDoc struct{}
+	sourcesDoc   struct{}
 	durationDoc  struct{}
 	stateDoc     struct{}
 	sizeDoc      struct{}
@@ -151,6 +165,7 @@ type (
 	verdictDoc   struct{}
 	alertDoc     struct{}
 	receiverDoc  struct{}
+	mapDoc       struct{}
 )
 
 // Schema describes task.Schedules.
@@ -160,6 +175,18 @@ func (schedulesDoc) Schema(huma.Registry) *huma.Schema {
 		{Type: huma.TypeString, MinLength: &one},
 		{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString, MinLength: &one}, MinItems: &one, MaxItems: &most},
 	}, Examples: []any{"30 2 * * *", "@every 90s", "@daily", "0 9 * * MON-FRI", "H * * * *", "@manual", []string{"0 9 * * *", "0 18 * * *"}}}
+}
+
+// Schema describes task.Sources.
+func (sourcesDoc) Schema(r huma.Registry) *huma.Schema {
+	one, most, longest := 1, task.MaxSources, task.MaxName
+	name := &huma.Schema{Type: huma.TypeString, MinLength: &one, MaxLength: &longest}
+	object := r.Schema(reflect.TypeFor[task.Source](), true, "")
+
+	return &huma.Schema{OneOf: []*huma.Schema{
+		name, object,
+		{Type: huma.TypeArray, Items: &huma.Schema{OneOf: []*huma.Schema{name, object}}, MinItems: &one, MaxItems: &most},
+	}, Examples: []any{"import", map[string]any{"task": "import", "when": "failed"}, []any{"import", map[string]any{"task": "load", "when": "ended"}}}}
 }
 
 // durationPattern matches what task.ParseDuration accepts.
@@ -221,6 +248,14 @@ func (succeedDoc) Schema(huma.Registry) *huma.Schema {
 	}, Examples: []any{"all", "any", 3, "80%"}}
 }
 
+// Schema describes task.MapSource.
+func (mapDoc) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(task.MaxMapItems)
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeInteger, Minimum: &one, Maximum: &most}, {Type: huma.TypeString, Pattern: `^(\$\{steps\.[^.}]+\.results\.[^}]+\}|[1-9][0-9]{0,3})$`},
+	}, Examples: []any{"${steps.extract.results.files}", 10}}
+}
+
 // enumOf returns the values of an enumeration in the form that a schema requires.
 func enumOf[T ~string](list ...T) []any {
 	out := make([]any, len(list))
@@ -233,6 +268,7 @@ func enumOf[T ~string](list ...T) []any {
 // Register adds package task's types to a registry, and task.Spec as "Spec".
 func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Schedules](), reflect.TypeFor[schedulesDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.Sources](), reflect.TypeFor[sourcesDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Duration](), reflect.TypeFor[durationDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Size](), reflect.TypeFor[sizeDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.State](), reflect.TypeFor[stateDoc]())
@@ -241,6 +277,7 @@ func Register(reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Verdict](), reflect.TypeFor[verdictDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.AlertKind](), reflect.TypeFor[alertDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.AlertReceiverState](), reflect.TypeFor[receiverDoc]())
+	reg.RegisterTypeAlias(reflect.TypeFor[task.MapSource](), reflect.TypeFor[mapDoc]())
 	reg.RegisterTypeAlias(reflect.TypeFor[task.Time](), reflect.TypeFor[time.Time]())
 	reg.Schema(reflect.TypeFor[task.Spec](), true, "")
 }

@@ -21,8 +21,8 @@ import (
 
 // builderFields are the inputs of the form, as texts. The names of the inputs are the paths of the fields of a task.
 type builderFields struct {
-	Name, Namespace, Labels, Schedule string
-	Kind, Process, Env, Headers, Body string
+	Name, Namespace, Labels, Schedule, After string
+	Kind, Process, Env, Headers, Body        string
 	// Texts has all other fields of the table of fields, by their paths. Each is empty if the field has its default.
 	Texts map[string]string
 }
@@ -33,12 +33,13 @@ const (
 	kindShell   = "shell"
 	kindHTTP    = "http"
 	kindNoop    = "noop"
+	kindSteps   = "workflow"
 )
 
 // inputs returns where the value of each input is that has a form of its own, such as one pair on each line.
 func (f *builderFields) inputs() map[string]*string {
 	return map[string]*string{
-		"name": &f.Name, "namespace": &f.Namespace, "labels": &f.Labels, "schedule": &f.Schedule,
+		"name": &f.Name, "namespace": &f.Namespace, "labels": &f.Labels, "schedule": &f.Schedule, "after": &f.After,
 		"kind": &f.Kind, "action.process": &f.Process, "action.process.env": &f.Env, "action.http.headers": &f.Headers, "action.http.body": &f.Body,
 	}
 }
@@ -77,13 +78,15 @@ func fieldsFrom(form url.Values) builderFields {
 // fieldsOf returns the fields of a task.
 func fieldsOf(s task.Spec) builderFields {
 	f := builderFields{
-		Name: s.Name, Namespace: s.Namespace, Labels: pairsText(s.Labels), Schedule: strings.Join(s.Schedule, "\n"), Kind: kindCommand,
+		Name: s.Name, Namespace: s.Namespace, Labels: pairsText(s.Labels), Schedule: strings.Join(s.Schedule, "\n"), After: sourcesText(s.After), Kind: kindCommand,
 		Texts: plainTexts(s),
 	}
 
 	switch p := s.Action.Process; {
 	case s.Action.Noop != nil:
 		f.Kind = kindNoop
+	case s.Action.Workflow != nil:
+		f.Kind = kindSteps
 	case s.Action.HTTP != nil:
 		f.Kind, f.Headers, f.Body = kindHTTP, headersText(s.Action.HTTP.Headers), bodyField(s.Action.HTTP)
 	case p != nil:
@@ -220,8 +223,12 @@ func (f builderFields) apply(s *task.Spec) error {
 			s.Schedule = append(s.Schedule, line)
 		}
 	}
+	sources, err := parseSources(f.After)
+	add(err)
+	add(f.setSources(s, sources))
+
 	if len(s.Schedule) == 0 {
-		add(task.Invalid(task.CodeRequired, "schedule", "is required: a cron expression such as 30 2 * * *, @every 90s, or @manual"))
+		add(task.Invalid(task.CodeRequired, "schedule", "is required: a cron expression such as 30 2 * * *, @every 90s, or @manual; or name the tasks after which it runs"))
 	}
 
 	add(f.applyAction(s))
@@ -234,6 +241,61 @@ func (f builderFields) apply(s *task.Spec) error {
 	return errors.Join(faults...)
 }
 
+// setSources writes the tasks after which a task runs. A task without a schedule of its own then has the defaults of such tasks.
+// With a schedule, there is no default for overlap, as in task files.
+func (f builderFields) setSources(s *task.Spec, sources task.Sources) error {
+	isNew := len(s.After) == 0
+	if s.After = sources; len(sources) == 0 {
+		return nil
+	}
+
+	if len(s.Schedule) == 0 {
+		s.Schedule = task.Schedules{task.ManualSchedule}
+	}
+	switch {
+	case !isNew || f.Texts["overlap"] != "":
+	case s.Schedule.HasTicks():
+		return task.Invalid(task.CodeRequired, "overlap", "is required for a task with a schedule and after")
+	default:
+		s.Overlap = task.DefaultsOf(*s).Overlap
+	}
+
+	return nil
+}
+
+// sourcesText returns the tasks after which a task runs, one on each line, with the results that it gets.
+func sourcesText(sources task.Sources) string {
+	lines := make([]string, len(sources))
+	for i, s := range sources {
+		lines[i] = strings.TrimSpace(s.String() + " " + strings.Join(s.Results, ", "))
+	}
+
+	return strings.Join(lines, "\n")
+}
+
+// parseSources reads the tasks after which a task runs: TASK or TASK:WHEN on each line, followed by names of results.
+func parseSources(text string) (task.Sources, error) {
+	var sources task.Sources
+	for line := range strings.Lines(text) {
+		words := strings.FieldsFunc(line, isListSeparator)
+		if len(words) == 0 {
+			continue
+		}
+
+		s := task.ParseSource(words[0])
+		if s.Task == "" {
+			return nil, task.Invalid(task.CodeBadValue, "after", "%s: write TASK, or TASK:failed, or TASK:ended", task.Quote(words[0]))
+		}
+		s.Results = words[1:]
+		if len(s.Results) == 0 {
+			s.Results = nil
+		}
+		sources = append(sources, s)
+	}
+
+	return sources, nil
+}
+
 // applyTexts writes the plain fields that have been edited. An empty text means the default.
 func (f builderFields) applyTexts(s *task.Spec, before map[string]string) error {
 	var faults []error
@@ -242,7 +304,8 @@ func (f builderFields) applyTexts(s *task.Spec, before map[string]string) error 
 	for _, field := range plainFields() {
 		text, posted := f.Texts[field.Path]
 		isOfOtherKind := strings.HasPrefix(field.Path, "action.process.") && s.Action.Process == nil ||
-			strings.HasPrefix(field.Path, "action.http.") && s.Action.HTTP == nil
+			strings.HasPrefix(field.Path, "action.http.") && s.Action.HTTP == nil ||
+			strings.HasPrefix(field.Path, "action.workflow.") && s.Action.Workflow == nil
 		if !posted || isOfOtherKind || text == before[field.Path] {
 			continue
 		}
@@ -277,6 +340,13 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 	if f.Kind == kindHTTP {
 		return f.applyRequest(s)
 	}
+	if f.Kind == kindSteps {
+		// The form has no fields for steps: those of the YAML stay, and a new workflow begins with an example.
+		if s.Action.Workflow == nil {
+			s.Action = task.Action{Workflow: exampleWorkflow()}
+		}
+		return nil
+	}
 
 	p := task.Process{}
 	if s.Action.Process != nil {
@@ -298,6 +368,20 @@ func (f builderFields) applyAction(s *task.Spec) (err error) {
 	s.Action = task.Action{Process: &p}
 
 	return nil
+}
+
+// exampleWorkflow returns the steps with which a new workflow begins in the form.
+func exampleWorkflow() *task.Workflow {
+	shell := func(text string) *task.Process { return &task.Process{Shell: text} }
+
+	return &task.Workflow{Steps: map[string]task.Step{
+		"extract": {Process: shell(`echo 'files=["a.csv","b.csv"]' >> "$CARILLON_STATUS_FILE"`), Timeout: task.Duration(10 * time.Minute)},
+		"load": {
+			Needs: []string{"extract"}, Map: "${steps.extract.results.files}",
+			Process: &task.Process{Shell: `echo "loading $FILE"`, Env: map[string]string{"FILE": "${item}"}},
+		},
+		"clean": {Needs: []string{"load"}, When: task.WhenAlways, Process: shell("echo cleaning up"), Timeout: task.Duration(5 * time.Minute)},
+	}}
 }
 
 // bodyField returns the body of a request as the form shows it: JSON or text.
@@ -413,12 +497,15 @@ func kindClass(path string) string {
 		return "for-process"
 	case strings.HasPrefix(path, "action.http"):
 		return "for-http"
+	case strings.HasPrefix(path, "action.workflow"):
+		return "for-workflow"
 	}
 
 	return ""
 }
 
-// Options returns the values among which one is chosen, apart from the default, or nil if the value is typed.
+// Options returns the values among which one is chosen, apart from the default, or nil if the value is typed. They include the
+// default of overlap, because a task with a schedule and sources has to choose.
 func (i builderInput) Options() []string {
 	var options []string
 	switch i.Field.Type {
@@ -428,7 +515,7 @@ func (i builderInput) Options() []string {
 		options = slices.Clone(i.Field.Enum)
 	}
 
-	return slices.DeleteFunc(options, func(value string) bool { return value == i.Field.Default })
+	return slices.DeleteFunc(options, func(value string) bool { return value == i.Field.Default && i.Field.Path != "overlap" })
 }
 
 // IsText reports whether the value can have several lines.
@@ -458,8 +545,8 @@ func (v *View) AnyFaulty(groups []builderGroup) bool {
 
 // shownFields are the plain fields that the form shows first. Its template lists them.
 var shownFields = []string{
-	"description", "timezone", "jitter", "overlap", "missed.policy", "action.process.user", "action.process.dir", "action.http.method", "action.http.url",
-	"action.http.expect.status", "timeout", "target.selector", "target.strategy", "target.count", "retry.attempts", "retry.backoff", "pause_after_failures", "history.keep",
+	"description", "timezone", "join", "jitter", "overlap", "missed.policy", "action.process.user", "action.process.dir", "action.http.method", "action.http.url",
+	"action.http.expect.status", "action.workflow.on_failure", "timeout", "target.selector", "target.strategy", "target.count", "retry.attempts", "retry.backoff", "pause_after_failures", "history.keep",
 	"alerts.notify", "alerts.failures", "alerts.success_within", "alerts.success_by",
 }
 

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"html"
 	"maps"
 	"net/http"
@@ -349,4 +350,78 @@ func TestBuilder_NamesAllFaults(t *testing.T) {
 		t.Errorf("the page names %q, want %q", fields, want)
 	}
 	want(t, a.body, `data-at="/ui/tasks/new"`, `id="schedule-error"`, `id="timeout-error"`)
+}
+
+// The form has no fields for steps. It keeps them, and a new workflow begins with an example, which is valid.
+func TestBuilder_KeepsSteps(t *testing.T) {
+	w := newWorld(t)
+	grace := task.Duration(3 * time.Second)
+	retry := task.Defaults().Retry
+	retry.Attempts = 3
+	w.create("prod", "orders", func(s *task.Spec) {
+		s.Action = task.Action{Workflow: &task.Workflow{OnFailure: task.OnFailureContinue, Steps: map[string]task.Step{
+			"extract": {Process: &task.Process{Shell: "x='a b'\necho \"</textarea> $x\"\n"}, Retry: &retry, KillGrace: &grace},
+			"load": {
+				Needs: []string{"extract"}, Map: "${steps.extract.results.files}", MaxParallel: 3,
+				Process: &task.Process{Command: []string{"load", "a b"}, Env: map[string]string{"FILE": "${item}", "PRICE": "$${x}"}}, Target: &task.StepTarget{Selector: "disk = ssd"},
+			},
+			"pay":   {Needs: []string{"load"}, HTTP: &task.HTTP{URL: "https://bank.example/pay", JSON: []byte(`{"n":1.0}`)}},
+			"count": {Map: "7", Noop: &task.Noop{}},
+			"clean": {Needs: []string{"pay"}, When: task.WhenAlways, Timeout: task.Duration(time.Minute), Noop: &task.Noop{}},
+		}}}
+	})
+	ann, before := w.as("user:ann"), w.stored("prod", "orders")
+
+	page := ann.page("/ui/tasks/prod/orders/edit")
+	want(t, page, "5 steps: <code>extract</code>, <code>load</code>, <code>pay</code>, <code>clean</code>, <code>count</code>.", "max_parallel: 3")
+	form := builderForm(t, page)
+	form.Set("description", "loads orders")
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/orders/edit/save", form); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("save: %d %s", a.StatusCode, a.body)
+	}
+	changes := task.Differences(before.Spec, w.stored("prod", "orders").Spec)
+	if len(changes) != 1 || !strings.HasPrefix(changes[0], "description:") {
+		t.Errorf("the form has changed %q", changes)
+	}
+
+	// The YAML is the editor of the steps.
+	text := html.UnescapeString(textPattern.FindStringSubmatch(page[strings.Index(page, `id="f-yaml"`)-len("<textarea "):])[2])
+	form = url.Values{"sent": {"yaml"}, "at": {"/ui/tasks/prod/orders/edit"}, "revision": {fmt.Sprint(w.stored("prod", "orders").Revision)}}
+	form.Set("yaml", strings.Replace(text, "max_parallel: 3", "max_parallel: 4", 1))
+	if a := ann.do(http.MethodPost, "/ui/tasks/prod/orders/edit/save", form); a.StatusCode != http.StatusSeeOther || w.stored("prod", "orders").Action.Workflow.Steps["load"].MaxParallel != 4 {
+		t.Errorf("the YAML: %d %s", a.StatusCode, a.body)
+	}
+	form.Set("yaml", strings.Replace(text, "needs:\n          - pay", "needs:\n          - pax", 1))
+	want(t, ann.do(http.MethodPost, "/ui/tasks/prod/orders/edit/save", form).body, "steps.clean.needs[0]", "pax")
+}
+
+func TestBuilder_BeginsWorkflowsWithAnExample(t *testing.T) {
+	w := newWorld(t)
+	ann := w.as("user:ann")
+
+	want(t, ann.page("/ui/tasks/new"), `<a href="/ui/tasks/new?ns=default&amp;workflow=1">an example of a workflow</a>`)
+
+	// With scripts, choosing the kind shows the example at once: other fields may be missing.
+	form := builderForm(t, ann.page("/ui/tasks/new"))
+	form.Set("kind", "workflow")
+	page := ann.do(http.MethodPost, "/ui/tasks/new/preview", form).body
+	want(t, page, "- extract", "${steps.extract.results.files}", "3 steps: <code>extract</code>, <code>load</code>, <code>clean</code>.", `<option value="workflow" selected>`)
+
+	form = builderForm(t, ann.page("/ui/tasks/new?workflow=1"))
+	form.Set("name", "orders")
+	form.Set("schedule", "@manual")
+	if a := ann.do(http.MethodPost, "/ui/tasks/new/save", form); a.StatusCode != http.StatusSeeOther {
+		t.Fatalf("save: %d %s", a.StatusCode, a.body)
+	}
+	if s := w.stored("default", "orders").Action.Workflow; s == nil || len(s.Steps) != 3 {
+		t.Errorf("stored %+v", s)
+	}
+
+	// Another kind removes the steps.
+	form = builderForm(t, ann.page("/ui/tasks/default/orders/edit"))
+	form.Set("kind", "noop")
+	form.Set("action.workflow.on_failure", "continue")
+	if a := ann.do(http.MethodPost, "/ui/tasks/default/orders/edit/save", form); a.StatusCode != http.StatusSeeOther || w.stored("default", "orders").Action.Noop == nil {
+		t.Errorf("save: %d %s", a.StatusCode, a.body)
+	}
 }

@@ -272,7 +272,7 @@ func (e formErrors) Error() string   { return errors.Join(e...).Error() }
 func (e formErrors) Unwrap() []error { return e }
 
 // formOrder is the order of the fields of a task in its form.
-var formOrder = []string{"name", "namespace", "description", "labels", "schedule", "timezone", "jitter", "overlap", "missed", "action", "timeout", "target", "retry", "pause_after_failures", "history", "alerts"}
+var formOrder = []string{"name", "namespace", "description", "labels", "schedule", "after", "join", "timezone", "jitter", "overlap", "missed", "action", "timeout", "target", "retry", "pause_after_failures", "history", "alerts"}
 
 // joinFormErrors returns all errors as one, in the order of the form; nil if there are none. Errors may be nil, or joined by
 // errors.Join. Of several about the same field, the first one is kept. That a field is missing is left out if something

@@ -23,7 +23,7 @@ func cancelRun(ctx context.Context, r *Request) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	end, err := r.API.Runs.Cancel(ctx, run.Namespace, run.Task, run.ID)
+	end, err := r.API.Runs.CancelWith(ctx, run.Namespace, run.Task, run.ID, client.CancelOptions{Force: r.Form.Get("force") != ""})
 
 	return Done{Message: cancelledText(end)}, err
 }
@@ -71,12 +71,14 @@ func retryRun(ctx context.Context, r *Request) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	again, err := r.API.Runs.RetryWith(ctx, run.Namespace, run.Task, run.ID, retryKey(run.ID))
+	// The key does not name the step: a dead-letter run can be retried once, from whichever step.
+	from := r.Form.Get("from")
+	again, err := r.API.Runs.RetryFrom(ctx, run.Namespace, run.Task, run.ID, client.RetryOptions{From: from, IdempotencyKey: retryKey(run.ID)})
 	if err != nil {
 		return Done{}, err
 	}
 
-	done := Done{Message: fmt.Sprintf("queued %s as a retry of %s", again.ID, run.ID)}
+	done := Done{Message: fmt.Sprintf("queued %s as a retry of %s", again.ID, run.ID) + prefixed(" from step ", from)}
 	if again.Frozen != nil {
 		done.Message += "; it starts when the freeze ends"
 	}

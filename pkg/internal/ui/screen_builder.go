@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"html/template"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,6 +71,20 @@ type builderPage struct {
 	Conflict *builderConflict
 }
 
+// StepNames returns the names of the steps of a workflow, in an order in which they may run.
+func (p builderPage) StepNames() []string {
+	w := p.Spec.Action.Workflow
+	if w == nil {
+		return nil
+	}
+	order, cycle := w.StepNames()
+	if cycle != nil {
+		return slices.Sorted(maps.Keys(w.Steps))
+	}
+
+	return order
+}
+
 // builderConflict is a change that somebody else has made while the form was open.
 type builderConflict struct {
 	Revision int64 // of the stored version
@@ -117,8 +133,11 @@ func storedSpec(ctx context.Context, r *Request) (client.Task, error) {
 
 	t := client.Task{}
 	t.Spec = task.Defaults()
-	if r.Query.Has("receiver") {
+	switch {
+	case r.Query.Has("receiver"):
 		t.Spec = newReceiver()
+	case r.Query.Has("workflow"):
+		t.Action = task.Action{Workflow: exampleWorkflow()}
 	}
 	t.Namespace = cmp.Or(r.Query.Get("ns"), t.Namespace)
 	from := r.Query.Get("from")
@@ -188,6 +207,13 @@ func (p *builderPage) showEntered(ctx context.Context, r *Request, stored client
 			p.YAML = text
 		}
 		p.Base = text
+	} else if !p.ByYAML && s.Action.Workflow != nil {
+		// The steps of a new workflow can be edited only in the YAML, so it shows them before the other fields are valid.
+		text, err := yamlOf(s)
+		if err != nil {
+			return err
+		}
+		p.Spec, p.YAML, p.Base = s, text, text
 	}
 	p.Preview, _ = r.Result.(*builderPreview)
 

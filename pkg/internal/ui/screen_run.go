@@ -25,7 +25,7 @@ func runScreen() Screen {
 		Title:   runTitle,
 		Load:    loadRun,
 		Command: runCommand,
-		Parts:   []Part{{Name: "head"}, {Name: "details"}},
+		Parts:   []Part{{Name: "head"}, {Name: "flow"}, {Name: "details"}},
 		Every:   2 * time.Second, // each rendering reads records of the task from etcd
 		Actions: []Action{
 			{Pattern: pattern + "/cancel", Run: cancelRun},
@@ -64,13 +64,16 @@ type runPage struct {
 	Results  []setting
 	Attempts []attemptRow
 	Parts    []runPart
-	Parent   string // the run that it is a part of
-	Dead     bool   // it is a dead-letter run
-	Left     bool   // it was a dead-letter run, and nobody has retried it. Its record does not say who has dismissed it
-	Retry    string // the run that repeats it; "" if there is none
-	Waits    bool   // it is in the queue
+	Flow     *runFlow    // nil: the task is not a workflow
+	Repeats  *flowRetry  // of the question whether to retry it
+	Cleans   *flowCancel // of the question whether to cancel it
+	Parent   string      // the run that it is a part of
+	Dead     bool        // it is a dead-letter run
+	Left     bool        // it was a dead-letter run, and nobody has retried it. Its record does not say who has dismissed it
+	Retry    string      // the run that repeats it; "" if there is none
+	Waits    bool        // it is in the queue
 	May      runRights
-	Panel    string // "cancel" or "dismiss" if the page asks whether to do that; "" if it asks nothing
+	Panel    string // "cancel", "dismiss" or "retry" if the page asks whether to do that; "" if it asks nothing
 	Back     string // the page to go back to from the question
 	// RerunKey is the idempotency key of the button that starts the run again. It changes every minute and never recurs: the page is rendered
 	// for all its viewers, and again and again, so it has no form with a key of its own.
@@ -123,6 +126,9 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 	p.Left = mayBeDead(run) && !p.Dead && p.Retry == ""
+	if p.Flow, err = loadRunFlow(ctx, r, run, p.Timezone); err != nil {
+		return nil, err
+	}
 	if err := p.addParts(ctx, r); err != nil {
 		return nil, err
 	}
@@ -143,7 +149,7 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 		p.Results = append(p.Results, setting{Name: name, Value: run.Results[name]})
 	}
 
-	p.HasOutput = hasOutput(run) && p.May.Output
+	p.HasOutput = hasOutput(run) && p.Flow == nil && p.May.Output
 	if p.Attempt == 0 || p.Attempt == newestAttempt(run) {
 		p.Tail, p.Cut = shownLines(run.OutputTail), run.Truncated || int64(len(run.OutputTail)) < run.OutputBytes
 	}
@@ -154,8 +160,19 @@ func loadRun(ctx context.Context, r *Request) (any, error) {
 // addPanel adds the question that the page asks, if what it asks is possible.
 func (p *runPage) addPanel(r *Request) error {
 	do := r.Query.Get("do")
-	if do == "cancel" && p.May.Cancel && !p.Run.State.Final() || do == "dismiss" && p.May.Retry && p.Dead {
+	switch {
+	case do == "cancel" && p.May.Cancel && !p.Run.State.Final():
+		if p.Panel = do; p.Flow != nil {
+			p.Cleans = newFlowCancel(p.Flow.RunSteps)
+		}
+	case do == "dismiss" && p.May.Retry && p.Dead:
 		p.Panel = do
+	case do == "retry" && p.May.Retry && p.Dead && p.Flow != nil && p.Run.Fan != nil:
+		from := ""
+		if p.Flow.Chosen != nil {
+			from = p.Flow.Chosen.Name
+		}
+		p.Panel, p.Repeats = do, newFlowRetry(p.Run, p.Flow.RunSteps, from)
 	}
 
 	if back := r.Query.Get("back"); back != "" {
@@ -180,9 +197,10 @@ func runRightsOf(r *Request, namespace string) (may runRights, err error) {
 	return may, err
 }
 
-// mayBeDead reports whether a run is, or was, a dead-letter run.
+// mayBeDead reports whether a run is, or was, a dead-letter run. Of a workflow, cancelled runs are, too.
 func mayBeDead(run task.Run) bool {
-	return slices.Contains(deadStates, run.State) && !task.IsPart(run.ID)
+	isCancelledFlow := run.State == task.Cancelled && run.Fan != nil && run.Fan.Flow != nil
+	return (isCancelledFlow || slices.Contains(deadStates, run.State)) && !task.IsPart(run.ID)
 }
 
 // CanRerun reports whether the run can be started again without further inputs.
@@ -228,7 +246,7 @@ func (p *runPage) addParts(ctx context.Context, r *Request) error {
 	if parent, _, ok := task.ParentOf(run.ID); ok {
 		p.Parent = parent
 	}
-	if run.Fan == nil {
+	if run.Fan == nil || p.Flow != nil {
 		return nil
 	}
 
@@ -261,6 +279,8 @@ func stepsOf(r task.Run) []runStep {
 		due.Name, due.Note = "Requested", "for the boot of "+r.TargetNode
 	case r.Trigger == task.TriggerManual:
 		due.Name, due.Note = "Requested", prefixed("by ", r.CreatedBy.Name())
+	case r.Trigger == task.TriggerAfter:
+		due.Name, due.Note = "Triggered", wording.CausesOf(r)
 	case !r.DueAt.IsZero():
 		due.At, due.Note = r.DueAt, "tick plus jitter"
 	}
@@ -411,7 +431,15 @@ func (p *runPage) Active() bool { return p.Run.State.Active() }
 // Pausable reports whether the run can be paused, and Resumable whether it can be resumed.
 func (p *runPage) Pausable() bool { return p.Run.State.Active() && p.Run.PausedBy == nil }
 func (p *runPage) Resumable() bool {
-	return p.Run.State.Active() && (p.Run.PausedBy != nil || p.Run.Fan != nil)
+	return p.Run.State.Active() && (p.Run.PausedBy != nil || p.Run.Fan != nil && p.Flow == nil)
+}
+
+// FlowGraph returns the graph of the steps; nil if the task is not a workflow.
+func (p *runPage) FlowGraph() *flowGraph {
+	if p.Flow == nil {
+		return nil
+	}
+	return p.Flow.Graph
 }
 
 // WhyAt is the tick of the run, as the screen that explains it expects it.

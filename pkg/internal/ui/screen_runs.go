@@ -79,6 +79,14 @@ type runRow struct {
 	Left string // why the row is not in the list any more; "" if it is
 }
 
+// FlowProgress says how far an active run of a workflow is; "" for other runs. The parts of steps that have not begun are not counted.
+func (r runRow) FlowProgress() string {
+	if r.Fan == nil || r.Fan.Flow == nil || r.State.Final() {
+		return ""
+	}
+	return fmt.Sprintf("workflow: %d of %s ended so far", r.Fan.Ended, countText(r.Fan.Count, "part"))
+}
+
 // Rows returns the rows of the list, and after them those that have left it.
 func (p *runsPage) Rows() []runRow {
 	rows := make([]runRow, 0, len(p.Runs)+len(p.left))

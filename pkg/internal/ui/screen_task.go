@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +39,8 @@ func taskScreen() Screen {
 
 const (
 	tabRuns       = "runs"
+	tabSteps      = "steps"
+	tabGraph      = "graph"
 	tabStats      = "stats"
 	tabVersions   = "versions"
 	tabDefinition = "definition"
@@ -51,8 +54,8 @@ const (
 // taskTab is a tab of the page of a task.
 type taskTab struct{ Name, Label string }
 
-// taskTabs are the tabs, in order. The first one is shown without a parameter.
-var taskTabs = []taskTab{{"", "Overview"}, {tabRuns, "Runs"}, {tabStats, "Statistics"}, {tabVersions, "Versions"}, {tabDefinition, "Definition"}}
+// taskTabs are the tabs, in order. The first one is shown without a parameter. Only workflows have the tab with steps.
+var taskTabs = []taskTab{{"", "Overview"}, {tabRuns, "Runs"}, {tabSteps, "Steps"}, {tabGraph, "Graph"}, {tabStats, "Statistics"}, {tabVersions, "Versions"}, {tabDefinition, "Definition"}}
 
 // taskPage is what the screen shows. Only the tab that is shown is set.
 type taskPage struct {
@@ -69,10 +72,15 @@ type taskPage struct {
 	Alerts     *taskAlerts // in the overview of a task that has expectations, or is a receiver
 	Overview   *taskOverview
 	Runs       *taskRuns
+	Steps      *taskSteps
+	Graph      *taskGraph
 	Stats      *taskStats
 	Versions   *taskVersions
 	Definition *taskDefinition
 }
+
+// Then names the tasks that run after the task; "" if there are none.
+func (p taskPage) Then() string { return wording.DependentsText(p.Task.Dependents) }
 
 // taskRights are what the page offers.
 type taskRights struct{ Trigger, Pause, Update, Create, Delete bool }
@@ -90,9 +98,16 @@ func loadTask(ctx context.Context, r *Request) (any, error) {
 		return nil, err
 	}
 
-	p := taskPage{Task: t, Next: nextText(&t), Tabs: taskTabs, Tab: r.Query.Get("tab"), Asked: task.At(r.Now)}
-	if x, err := schedule.Explain(t.Timing()); err == nil {
+	p := taskPage{Task: t, Next: nextText(&t), Tabs: tabsFor(t.Spec), Tab: r.Query.Get("tab"), Asked: task.At(r.Now)}
+	x, err := schedule.Explain(t.Timing())
+	if err == nil {
 		p.Words = x.Text
+	}
+	if after := t.After.Describe(); after != "" {
+		p.Words = "Runs after " + after
+		if t.Schedule.HasTicks() {
+			p.Words = cmp.Or(x.Text, strings.Join(t.Schedule, ", ")) + "; also after " + after
+		}
 	}
 	if p.May, err = taskRightsOf(r, ns); err != nil {
 		return nil, err
@@ -125,6 +140,10 @@ func (p *taskPage) loadTab(ctx context.Context, r *Request) (err error) {
 	switch p.Tab {
 	case tabRuns:
 		p.Runs, err = loadTaskRuns(ctx, r, t.Namespace, t.Name)
+	case tabSteps:
+		p.Steps, err = loadTaskSteps(r, t.Action.Workflow)
+	case tabGraph:
+		p.Graph, err = loadTaskGraph(ctx, r, t.Namespace, t.Name)
 	case tabStats:
 		p.Stats, err = loadTaskStats(ctx, r, t)
 	case tabVersions:
@@ -159,7 +178,7 @@ func loadPanel(ctx context.Context, r *Request, t client.Task, may taskRights) *
 		return &taskPanel{Pause: true}
 	case do == "delete" && may.Delete:
 		p := &taskPanel{Delete: true}
-		if would, err := r.API.Tasks.DryRunDelete(ctx, t.Namespace, t.Name, t.Revision); err == nil {
+		if would, err := r.API.Tasks.DryRunDeleteWith(ctx, t.Namespace, t.Name, client.DeleteOptions{Revision: t.Revision, Force: true}); err == nil {
 			p.Change = would.DryRun
 		}
 		return p
@@ -410,6 +429,8 @@ func taskCommand(v *View) []string {
 		words = append(words, do, name)
 	case tab == tabRuns:
 		words = append(words, "history", name)
+	case tab == tabGraph:
+		words = append(words, "graph", name, "--levels", strconv.Itoa(graphLevels))
 	case tab == tabStats:
 		words = append(words, "stats", name)
 	case tab == tabVersions && v.Query.Get("to") != "":

@@ -299,6 +299,7 @@ type taskRow struct {
 	Namespace, Name, FullName string
 	Path                      string // of the page of the task; "" if there is none
 	Description               string
+	Kind                      string // "workflow", or ""
 
 	State    template.HTML
 	Next     template.HTML
@@ -346,6 +347,9 @@ func (v *View) taskRow(t *client.Task) taskRow {
 		State: stateBadge(t.State), Next: v.nextCell(t), Schedule: wording.ScheduleText(t.Spec),
 	}
 
+	if t.Action.Workflow != nil {
+		row.Kind = task.KindWorkflow
+	}
 	if run := t.LastRun; run != nil {
 		row.Ran = true
 		row.Last, row.Result, row.Node = v.Ago(run.LastSeen(), t.Timezone), resultBadge(run), run.Node

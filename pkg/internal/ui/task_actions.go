@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
+	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -102,6 +103,9 @@ func resumeTask(ctx context.Context, r *Request) (Done, error) {
 	if !t.Next.IsZero() {
 		message += " · next " + t.Next.In(r.Zone(t.Timezone)).Format("Mon 2 Jan 15:04 MST")
 	}
+	if t.DroppedTriggers > 0 {
+		message += " · the pause dropped " + wording.Plural(t.DroppedTriggers, "ended run") + " of its sources"
+	}
 
 	return Done{To: r.taskPath(""), Message: message}, nil
 }
@@ -112,7 +116,7 @@ func deleteTask(ctx context.Context, r *Request) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	if err := r.API.Tasks.Delete(ctx, r.Value("ns"), r.Value("name"), revision); err != nil {
+	if err := r.API.Tasks.DeleteWith(ctx, r.Value("ns"), r.Value("name"), client.DeleteOptions{Revision: revision, Force: r.Form.Has("force")}); err != nil {
 		return Done{}, err
 	}
 

@@ -31,7 +31,7 @@ type templates struct {
 }
 
 // frameFiles are the files that all pages share.
-var frameFiles = []string{"templates/layout.html", "templates/parts.html"}
+var frameFiles = []string{"templates/layout.html", "templates/parts.html", "templates/flow.html"}
 
 // parseTemplates parses the templates of some screens, and reads the static files that they name.
 func parseTemplates(fsys fs.FS, list []Screen) (*templates, error) {
@@ -121,6 +121,10 @@ func vals(pairs ...any) (string, error) {
 
 // badge is how a state looks: a symbol and a color, which only repeats the word.
 type badge struct{ symbol, class string }
+
+// Class and Show return the color of the badge and the badge with a text, for templates.
+func (b badge) Class() string                  { return b.class }
+func (b badge) Show(text string) template.HTML { return badgeWith(b, text) }
 
 // badges are the looks of states of tasks and nodes.
 var badges = map[string]badge{

@@ -134,11 +134,11 @@ func (an *answerer) answerSkippedTime(m Moment) task.Answer {
 		a = an.tickAnswer(an.judgeTick(an.all, end))
 		a.Sentence = makeSentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
 	case v != nil && v.gapSkips(end):
-		a = an.noTick(end)
+		a = an.noTick(end, tickPrecision)
 		a.Verdict = task.VerdictInGap
 		a.Sentence = makeSentence("%s; ticks in this gap are skipped (dst.gap: skip)", gone)
 	default:
-		a = an.noTick(end)
+		a = an.noTick(end, tickPrecision)
 		a.Sentence = makeSentence("%s", gone) + " " + a.Sentence
 	}
 
@@ -184,13 +184,19 @@ func (an *answerer) answerInstant(at time.Time, grain time.Duration) task.Answer
 	if lines := an.requestedLines(at, at.Add(grain)); len(lines) > 0 {
 		return an.lineAnswer(lines[0])
 	}
+	if waiting := an.waitingTriggers(at, at.Add(grain)); len(waiting) > 0 {
+		return an.triggerAnswer(waiting[0])
+	}
 
 	v := inForce(an.all, at)
 	if v == nil || v.vague || v.schedule == nil {
 		return an.answerNoVersion(at, v)
 	}
 
-	return an.noTick(at)
+	a := an.noTick(at, grain)
+	an.addSourceEvidence(&a, v, at.Add(grain))
+
+	return a
 }
 
 // tickIn returns the tick at an instant, or the only tick within grain after it. It uses both the schedule and
@@ -242,7 +248,7 @@ func (an *answerer) tickIn(at time.Time, grain time.Duration) (time.Time, bool) 
 func (an *answerer) recordedTicks(from, to time.Time) []time.Time {
 	var ticks []time.Time
 	for _, r := range an.Runs {
-		if r.Trigger == task.TriggerManual {
+		if r.Ticks() == 0 {
 			continue
 		}
 
@@ -312,7 +318,7 @@ func (an *answerer) shownTick(g finding) *task.Tick {
 	return t
 }
 
-// runAnswer answers a question about a manual run.
+// runAnswer answers a question about a run without a tick: a manual run, or one that another task has started.
 func (an *answerer) runAnswer(r *task.Run) task.Answer {
 	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(an.all, r.ScheduledTime.Time)}
 	an.applyRecord(&g, r)
@@ -322,15 +328,15 @@ func (an *answerer) runAnswer(r *task.Run) task.Answer {
 	return a
 }
 
-// answerLatest answers a question without a time. It covers the latest tick, or the latest manual run if that
-// is newer, and the next tick.
+// answerLatest answers a question without a time. It covers the latest tick, or the latest run without one if
+// that is newer, the next tick, and triggers that wait.
 func (an *answerer) answerLatest() task.Answer {
 	var a task.Answer
 	last, ticked := an.lastTick()
 
 	var newest *task.Run
 	for i := range an.Runs {
-		if r := &an.Runs[i]; r.Trigger == task.TriggerManual && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
+		if r := &an.Runs[i]; r.Ticks() == 0 && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
 			newest = r
 		}
 	}
@@ -343,6 +349,11 @@ func (an *answerer) answerLatest() task.Answer {
 	default:
 		a = an.noneYet()
 	}
+
+	if len(an.Triggers) > 0 {
+		a.Also = append(a.Also, an.triggerAnswer(an.Triggers[0]))
+	}
+	an.addSourceEvidence(&a, inForce(an.all, an.Now), an.Now)
 
 	if next, ok := an.nextTick(); ok {
 		a.Also = append(a.Also, an.tickAnswer(an.judgeTick(an.all, next)))
@@ -358,7 +369,7 @@ func (an *answerer) answerLatest() task.Answer {
 func (an *answerer) lastTick() (time.Time, bool) {
 	var last time.Time
 	for _, r := range an.Runs {
-		if at := r.ScheduledTime.Time; r.Trigger != task.TriggerManual && at.After(last) {
+		if at := r.ScheduledTime.Time; r.Ticks() > 0 && at.After(last) {
 			if last = at; r.Count > 1 {
 				last = r.Last.Time
 			}

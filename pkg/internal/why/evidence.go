@@ -111,13 +111,16 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 
 	if !r.DispatchedAt.IsZero() {
 		text := fmt.Sprintf("to %s on %s", r.Node, an.formatExact(r.DispatchedAt.Time))
-		if r.Fan != nil {
+		switch {
+		case r.Fan != nil && r.Fan.Flow != nil:
+			text = fmt.Sprintf("in %s from %s on", formatCount(int64(len(r.Fan.Flow.Steps)), "step", "steps"), an.formatExact(r.DispatchedAt.Time))
+		case r.Fan != nil:
 			text = fmt.Sprintf("in %s from %s on", formatCount(int64(r.Fan.Count), "part", "parts"), an.formatExact(r.DispatchedAt.Time))
 		}
 		// The placement can be explained only if the previous attempt ran on the same node although the task moves its
 		// retries.
 
-		if late, ok := startLateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
+		if late, ok := startLateness(g); ok && !r.StartedAt.IsZero() && r.Ticks() > 0 {
 			what := "started"
 			if len(r.Attempts) > 0 {
 				what = "its first attempt had started"
@@ -177,8 +180,14 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if r.Count > 1 {
-		add("Record", "covers %s, from %s to %s", formatCount(r.Count, "tick", "ticks"), an.formatTime(r.ScheduledTime.Time), an.formatTime(r.Last.Time))
+		what := formatCount(r.Count, "tick", "ticks")
+		if r.Ticks() == 0 {
+			what = formatCount(r.Count, "trigger", "triggers")
+		}
+		add("Record", "covers %s, from %s to %s", what, an.formatTime(r.ScheduledTime.Time), an.formatTime(r.Last.Time))
 	}
+
+	an.causeEvidence(add, r)
 
 	if r.CreatedBy != nil {
 		add("Requested", "by %s on %s", r.CreatedBy, an.formatExact(r.ScheduledTime.Time))
@@ -213,7 +222,7 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 
 	for _, id := range an.Dead {
 		if id == r.ID {
-			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)
+			add("Dead", "%s", deadText(r))
 		}
 	}
 
@@ -221,11 +230,39 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 		add("HTTP status", "%d", r.HTTPStatus)
 	}
 
+	if r.Fan != nil && r.Fan.Flow != nil {
+		add("Steps", "carillon run get %s shows them", r.ID)
+		if step, ok := failedStep(r); ok {
+			add("Step", "carillon why %s --step %s", r.ID, step)
+		}
+	}
+
 	if line := lastLine(r.OutputTail); line != "" {
 		add("Last output", "%s", shortenText(line))
 	}
 
 	add("Run", "%s", r.ID)
+}
+
+// deadText says why a run is dead, and what retries it. A run of a workflow has no attempts of its own, and a retry repeats only what
+// did not succeed. It is also dead if it was cancelled.
+func deadText(r *task.Run) string {
+	switch {
+	case r.Fan == nil || r.Fan.Flow == nil:
+		return fmt.Sprintf("it has used up its attempts; carillon run retry %s runs it again", r.ID)
+	case r.State == task.Cancelled:
+		return fmt.Sprintf("it was cancelled; carillon run retry %s repeats the steps that did not succeed", r.ID)
+	}
+
+	return fmt.Sprintf("it did not succeed; carillon run retry %s repeats the steps that did not succeed", r.ID)
+}
+
+// failedStep returns the step that the message of a failed run names: step load/1: exited with code 3.
+func failedStep(r *task.Run) (string, bool) {
+	rest, ok := strings.CutPrefix(r.Message, "step ")
+	name, _, found := strings.Cut(rest, ":")
+
+	return name, ok && found && r.Reason == task.ReasonSteps && !strings.ContainsAny(name, " \t")
 }
 
 // formatExact formats an instant in milliseconds, for comparison with logs and other records.

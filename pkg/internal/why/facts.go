@@ -33,6 +33,9 @@ type Facts struct {
 	Broken     []string
 	BrokenTask []string
 
+	Triggers []task.Trigger // those of the task that have no outcome yet, in the order in which they are taken
+	Sources  []SourceRuns   // the sources of the task
+
 	Owner     *Owner // nil: the shard has never had an owner
 	Watermark *Watermark
 	Nodes     []task.Node     // with the labels that count
@@ -95,7 +98,7 @@ func (f *Facts) findOutcome(tick time.Time) *task.Run {
 	for i := range f.Runs {
 		r := &f.Runs[i]
 		switch {
-		case r.Trigger == task.TriggerManual:
+		case r.Ticks() == 0:
 		case r.ScheduledTime.Equal(tick):
 			return r
 		case r.Count > 1 && !tick.Before(r.ScheduledTime.Time) && !tick.After(r.Last.Time):
@@ -106,10 +109,10 @@ func (f *Facts) findOutcome(tick time.Time) *task.Run {
 	return nil
 }
 
-// findRequestedRun returns a manual run from from (inclusive) to to (exclusive), or nil.
+// findRequestedRun returns a run without a tick, manual or triggered, from from (inclusive) to to (exclusive), or nil.
 func (f *Facts) findRequestedRun(from, to time.Time) *task.Run {
 	for i := range f.Runs {
-		if r := &f.Runs[i]; r.Trigger == task.TriggerManual && !r.ScheduledTime.Before(from) && r.ScheduledTime.Before(to) {
+		if r := &f.Runs[i]; r.Ticks() == 0 && !r.ScheduledTime.Before(from) && r.ScheduledTime.Before(to) {
 			return r
 		}
 	}
@@ -157,7 +160,7 @@ func (f *Facts) waitedRun(at time.Time) *task.Run {
 			end = r.EndedAt.Time
 		}
 
-		if r.Trigger != task.TriggerManual && r.Count <= 1 && !hasHadAttempt(r) && r.ScheduledTime.Before(at) &&
+		if r.Ticks() > 0 && r.Count <= 1 && !hasHadAttempt(r) && r.ScheduledTime.Before(at) &&
 			!r.CreatedAt.After(at) && (r.State == task.Queued || end.After(at)) {
 			return r
 		}

@@ -295,7 +295,7 @@ func (f *Facts) hasAllOutcomes(all []version, region interval) bool {
 
 	for _, r := range f.Runs {
 		switch {
-		case r.Trigger == task.TriggerManual || !region.contains(r.ScheduledTime.Time):
+		case r.Ticks() == 0 || !region.contains(r.ScheduledTime.Time):
 		case r.Count <= 1:
 			add(1, r.ScheduledTime)
 		case region.contains(r.Last.Time):
@@ -383,19 +383,25 @@ func (f *Facts) countTicks(all []version, region interval) (count int64, ok bool
 	return count, ok
 }
 
-// lastDecided returns the last instant up to which all ticks of the task are decided, as far as the watermark shows that.
+// lastDecided returns the last instant up to which all ticks of the task are decided, as far as its entry and the watermark show that.
 func (f *Facts) lastDecided(all []version) time.Time {
 	if f.Watermark == nil || !f.Covered {
 		return f.Now
 	}
 
-	if v := inForce(all, f.Watermark.Time); v != nil {
-		if tick, ok := v.lastDue(f.Watermark.Time); ok {
-			return tick
+	decided := f.Watermark.Time
+	if v := inForce(all, decided); v != nil {
+		if tick, ok := v.lastDue(decided); ok {
+			decided = tick
 		}
 	}
 
-	return f.Watermark.Time
+	// A task that was behind is decided further than its shard.
+	if f.Entry != nil && f.Entry.From.After(decided) {
+		decided = f.Entry.From.Time
+	}
+
+	return decided
 }
 
 // applyLine sets the outcome that a line has for all its ticks.
@@ -516,7 +522,7 @@ func (f *Facts) hourCauses(hour *task.LedgerLine) map[string]int64 {
 
 	for j := range f.Runs {
 		r := &f.Runs[j]
-		if r.Trigger != task.TriggerManual && r.State.Final() && r.State != task.Succeeded && i.contains(r.ScheduledTime.Time) {
+		if r.Ticks() > 0 && r.State.Final() && r.State != task.Succeeded && i.contains(r.ScheduledTime.Time) {
 			add(r.State, ledger.ReasonOf(r), max(r.Count, 1))
 		}
 	}

@@ -212,7 +212,7 @@ func (an *answerer) groupPieces(asked interval) []piece {
 	for i := range an.Runs {
 		r := &an.Runs[i]
 		e := interval{r.ScheduledTime.Time, r.Last.Time}
-		if r.Trigger != task.TriggerManual && r.Count > 1 && e.overlaps(asked) && !isComputable(an.all, an.Task, e) {
+		if r.Ticks() > 0 && r.Count > 1 && e.overlaps(asked) && !isComputable(an.all, an.Task, e) {
 			add(e, r.Count, func(p *piece) { an.applyRecord(&p.finding, r) })
 		}
 	}
@@ -240,19 +240,28 @@ func (an *answerer) applyGroup(p *piece, l task.LedgerLine) {
 	}
 }
 
-// addRequestedLines adds the requested runs of a range that are in the ledger.
-func (an *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) {
+// addRequestedLines adds the requested runs of a range that are in the ledger. It returns how many of them other tasks started.
+func (an *answerer) addRequestedLines(m *task.Stretch, start, end time.Time) (triggered int64) {
 	for _, l := range an.requestedLines(start, end.Add(tickPrecision)) {
+		if l.State == task.Skipped || l.State == task.Missed {
+			continue
+		}
+
 		if m.Count == 0 || l.First.Before(m.First.Time) {
 			m.First = l.First
 		}
 
-		if l.First.After(m.Last.Time) {
-			m.Last, m.Verdict = l.First, ofState[l.State]
+		if l.Last.After(m.Last.Time) {
+			m.Last, m.Verdict = l.Last, ofState[l.State]
 		}
 
-		m.Count++
+		m.Count += max(l.Count, 1)
+		if requestedTrigger(&l) == task.TriggerAfter {
+			triggered += max(l.Count, 1)
+		}
 	}
+
+	return triggered
 }
 
 // notInSpan returns how many ticks of an interval have a record, or did not succeed according to the ledger. exact is false
@@ -289,7 +298,7 @@ func (f *Facts) notInSpan(i interval) (n int64, exact bool) {
 
 	for _, r := range f.Runs {
 		switch {
-		case r.Trigger == task.TriggerManual:
+		case r.Ticks() == 0:
 		case r.Count <= 1:
 			addGroup(interval{r.ScheduledTime.Time, r.ScheduledTime.Time}, 1)
 		default:

@@ -233,3 +233,21 @@ func TestFor_LedgerTicksAgreeWithRanges(t *testing.T) {
 		t.Errorf("%d lines: %s", got, lines(whole))
 	}
 }
+
+// The entry of a task that was behind says that its ticks are decided, although the watermark is before them. All of them must be on
+// record before an hour can be said to have counted one of them.
+//
+// Verifies: G31
+func TestAnswer_CountsTicksThatTheEntryDecides(t *testing.T) {
+	t.Parallel()
+
+	for minute := range 60 {
+		w := failingHour().fold()
+		w.Watermark.Time = at("05:00:00").Add(time.Duration(minute) * time.Minute)
+		w.Entry.From = task.At(at("12:00:00"))
+
+		if a := w.ask(t, "05:50"); a.Verdict != task.VerdictForgotten || !strings.Contains(a.Sentence, "whether it succeeded is no longer on record") {
+			t.Errorf("with a watermark at 05:%02d: %s: %s", minute, a.Verdict, a.Sentence)
+		}
+	}
+}

@@ -24,7 +24,7 @@ func (f *Facts) hourWords(hour *task.LedgerLine) string {
 func runOfLine(l *task.LedgerLine) *task.Run {
 	r := &task.Run{ID: l.Run, ScheduledTime: l.First, State: l.State, Reason: l.Reason, Trigger: task.TriggerSchedule, Node: l.Node, Attempt: l.Attempt}
 	if l.Kind == task.LedgerRequested {
-		r.Trigger = task.TriggerManual
+		r.Trigger = requestedTrigger(l)
 	}
 
 	if l.Count > 1 {
@@ -34,6 +34,16 @@ func runOfLine(l *task.LedgerLine) *task.Run {
 	r.Reason, r.ExitCode, r.Signal, r.HTTPStatus = task.ParseLedgerReason(l.Reason)
 
 	return r
+}
+
+// requestedTrigger returns what caused the runs of a line that belong to no tick: a request, or ends of sources. Only triggers by
+// sources share a record.
+func requestedTrigger(l *task.LedgerLine) string {
+	if l.Count > 1 || l.Run == "" || task.TriggerOfRunID(l.Run) == task.TriggerAfter {
+		return task.TriggerAfter
+	}
+
+	return task.TriggerManual
 }
 
 // splitCause splits a cause of an hour's line, such as "failed: exit 1".
@@ -89,8 +99,14 @@ func (w wording) describeLine(g finding) string {
 	}
 
 	r := g.run
-	if r.Trigger == task.TriggerManual {
+	switch r.Trigger {
+	case task.TriggerManual:
 		tick = "the run that was requested on " + w.formatTime(r.ScheduledTime.Time)
+	case task.TriggerAfter:
+		tick = "the run that another task started on " + w.formatTime(r.ScheduledTime.Time)
+		if r.State == task.Skipped || r.State == task.Missed {
+			tick = "the trigger of " + w.formatTime(r.ScheduledTime.Time)
+		}
 	}
 
 	var text string

@@ -15,8 +15,8 @@ func cutTime(text string) (date, clock string, ok bool) {
 }
 
 // noTick answers a question about an instant at which the version in force has no tick. It explains why, and
-// names the nearest ticks.
-func (an *answerer) noTick(at time.Time) task.Answer {
+// names the nearest ticks. The question has the precision grain.
+func (an *answerer) noTick(at time.Time, grain time.Duration) task.Answer {
 	v := inForce(an.all, at)
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
 
@@ -41,6 +41,13 @@ func (an *answerer) noTick(at time.Time) task.Answer {
 		prefix += fmt.Sprintf(": the task has no ticks after its end, %s", an.formatTime(v.End.Time))
 	case v.Schedule.AtBoot():
 		prefix += ": the schedule is @reboot, so the task runs only when a matching node boots, and when it is triggered"
+	case v.isManual() && len(v.After) > 0:
+		prefix = "nothing started the task on " + an.formatTime(at)
+		if at.After(an.Now) {
+			prefix = "whether the task will run on " + an.formatTime(at) + " depends on other tasks"
+			g.verdict = task.VerdictDepends
+		}
+		prefix += ": " + an.noTriggerWords(v, at, grain) + an.nearestTriggered(at)
 	case v.isManual():
 		prefix += ": the schedule is @manual, so the task runs only when it is triggered"
 	case afterRuns && at.After(an.Now):
@@ -224,7 +231,18 @@ func (an *answerer) noneYet() task.Answer {
 	if an.Task.Schedule.AtBoot() {
 		missing = "no matching node has booted since"
 	}
-	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and %s", an.Namespace, an.Name, an.formatTime(an.Task.CreatedAt.Time), missing)
+	created := an.formatTime(an.Task.CreatedAt.Time)
+	what := "has had no tick since it was created on " + created + ", and " + missing
+	if after := an.Task.After; len(after) > 0 && !an.Task.Schedule.HasTicks() {
+		what = "has not run since it was created on " + created + "; it runs after " + after.Describe()
+		for _, source := range after {
+			// What ended before the task was created could not start it.
+			if ends := an.endsOf(source.Task); len(ends) > 0 && ends[0].EndedAt.After(an.Task.CreatedAt.Time) {
+				what += "; " + an.unmatchedWords(source, &ends[0])
+			}
+		}
+	}
+	a.Sentence = makeSentence("task %s/%s %s", an.Namespace, an.Name, what)
 
 	return a
 }

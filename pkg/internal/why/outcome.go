@@ -17,8 +17,11 @@ func (w wording) describeOutcome(g finding) string {
 	}
 
 	subject := "the tick of " + w.formatTime(g.tick)
-	if r.Trigger == task.TriggerManual {
+	switch r.Trigger {
+	case task.TriggerManual:
 		subject = "the run that was requested on " + w.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
+	case task.TriggerAfter:
+		subject = w.triggeredSubject(r)
 	}
 
 	switch r.State {
@@ -48,7 +51,13 @@ func (s speaker) mentionOtherTicks(r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
 	}
-	return fmt.Sprintf(", one of %s from %s to %s", formatCount(r.Count, "tick", "ticks"), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
+
+	one, many := "tick", "ticks"
+	if r.Ticks() == 0 {
+		one, many = "trigger", "triggers"
+	}
+
+	return fmt.Sprintf(", one of %s from %s to %s", formatCount(r.Count, one, many), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
 }
 
 // reasonWords explains the reason of a run.
@@ -112,6 +121,9 @@ func (w wording) partWords(g finding) string {
 	}
 
 	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", w.formatTime(since), ended, formatCount(int64(r.Fan.Count), "part", "parts"), have)
+	if r.Fan.Flow != nil {
+		text = fmt.Sprintf("has been running since %s; %s", w.formatTime(since), begunWords(r.Fan.Flow))
+	}
 	if g.freeze != nil {
 		text += "; " + w.frozenWords(g.freeze)
 	}
@@ -124,6 +136,23 @@ func (w wording) partWords(g finding) string {
 	}
 
 	return text
+}
+
+// begunWords says how many steps of a workflow have begun.
+func begunWords(f *task.Flow) string {
+	begun := 0
+	for i := range f.Steps {
+		if s := &f.Steps[i]; s.IsOpened() || s.IsKept {
+			begun++
+		}
+	}
+
+	have := "have"
+	if begun == 1 {
+		have = "has"
+	}
+
+	return fmt.Sprintf("%d of its %s %s begun", begun, formatCount(int64(len(f.Steps)), "step", "steps"), have)
 }
 
 // skipWords explains why a tick was skipped, with the run that caused it if that is on record.
@@ -147,6 +176,10 @@ func (w wording) skipWords(g finding) string {
 		if waited := w.waitedRun(g.due); waited != nil {
 			return "another run of the task was waiting (" + w.runWords(waited) + ")"
 		}
+	case task.ReasonPaused:
+		if p := w.pauseAt(nil, g.due); p != nil {
+			return "the task was paused, " + w.pauseWords(p)
+		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {
 			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
@@ -156,11 +189,11 @@ func (w wording) skipWords(g finding) string {
 	return text
 }
 
-// firstTickAfter returns the run of the first tick after r for which fits returns true, or nil.
+// firstTickAfter returns the run of the first tick or trigger after r for which fits returns true, or nil.
 func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *task.Run) {
 	for i := range f.Runs {
 		n := &f.Runs[i]
-		if n.Trigger != task.TriggerManual && n.ScheduledTime.After(r.ScheduledTime.Time) && fits(n) &&
+		if (n.Ticks() > 0 || n.Trigger == task.TriggerAfter) && n.ScheduledTime.After(r.ScheduledTime.Time) && fits(n) &&
 			(first == nil || n.ScheduledTime.Before(first.ScheduledTime.Time)) {
 			first = n
 		}
@@ -169,12 +202,12 @@ func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *t
 	return first
 }
 
-// replacedBy names the tick that replaced a cancelled run.
+// replacedBy names the tick or trigger that replaced a cancelled run.
 func (w wording) replacedBy(r *task.Run) string {
 	if r.State != task.Cancelled || r.Reason != task.ReasonReplaced {
 		return ""
 	}
-	if n := w.firstTickAfter(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
+	if n := w.firstTickAfter(r, func(n *task.Run) bool { return n.State != task.Missed && n.State != task.Skipped }); n != nil {
 		return " (" + w.runWords(n) + ")"
 	}
 
@@ -184,8 +217,11 @@ func (w wording) replacedBy(r *task.Run) string {
 // runWords identifies a run by its tick.
 func (s speaker) runWords(r *task.Run) string {
 	text := "the run of " + s.formatTime(r.ScheduledTime.Time)
-	if r.Trigger == task.TriggerManual {
+	switch {
+	case r.Trigger == task.TriggerManual:
 		text = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
+	case r.Trigger == task.TriggerAfter && len(r.Causes) > 0:
+		text += " that run " + r.Causes[0].Run + " of " + r.Causes[0].Task + " has started"
 	}
 
 	if r.Node != "" {
@@ -219,7 +255,7 @@ func (w wording) ranWords(g finding) string {
 	switch {
 	case r.Trigger == task.TriggerCatchUp:
 		text += fmt.Sprintf(" as a catch-up run, %s late,", formatSpan(late))
-	case r.Trigger == task.TriggerManual || !known:
+	case r.Ticks() == 0 || !known:
 	case late > 10*time.Second:
 		text += fmt.Sprintf(" %s late,", formatSpan(late))
 	}
@@ -255,7 +291,7 @@ func endWords(r *task.Run) string {
 			text += " after " + formatSpan(d)
 		}
 
-		if r.Fan != nil {
+		if r.Fan != nil && r.Fan.Flow == nil {
 			text += fmt.Sprintf(" (%d of %s)", r.Fan.Succeeded+r.Fan.Kept, formatCount(int64(r.Fan.Count), "part", "parts"))
 		}
 	case task.Cancelled:
@@ -267,8 +303,8 @@ func endWords(r *task.Run) string {
 	case task.Lost:
 		text += ": " + reasonWords(r)
 	case task.Failed:
-		// The message says it in full: namespace team-a no longer allows the user root.
-		if r.Reason == task.ReasonNamespace && r.Message != "" {
+		// The message says it in full: namespace team-a no longer allows the user root; step load/1: exited with code 3.
+		if (r.Reason == task.ReasonNamespace || r.Reason == task.ReasonSteps) && r.Message != "" {
 			return "failed: " + strings.TrimRight(r.Message, ".")
 		}
 		if slices.Contains([]string{task.ReasonStart, task.ReasonNamespace, task.ReasonAccept, task.ReasonSecret, task.ReasonPolicy, task.ReasonShutdown, task.ReasonBadEntry, task.ReasonOutput, task.ReasonUnsent, task.ReasonAnswer, task.ReasonUnanswered, task.ReasonURL, task.ReasonTLS}, r.Reason) {

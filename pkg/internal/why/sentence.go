@@ -102,7 +102,7 @@ func (w wording) besideWords(g finding) string {
 	active := slices.DeleteFunc(w.activeRuns(w.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
 	for _, r := range w.Runs {
-		if r.State == task.Queued && r.Trigger != task.TriggerManual && !hasHadAttempt(&r) {
+		if r.State == task.Queued && r.Ticks() > 0 && !hasHadAttempt(&r) {
 			waiting = append(waiting, r)
 		}
 	}

@@ -212,7 +212,7 @@ func (an *answerer) cutTimes(start, end time.Time) (cuts []time.Time, blocks []i
 
 	// A record with Count > 1 covers all ticks from ScheduledTime to Last.
 	for _, r := range an.Runs {
-		if r.Trigger == task.TriggerManual {
+		if r.Ticks() == 0 {
 			continue
 		}
 
@@ -281,10 +281,11 @@ func (an *answerer) cutDue(add func(time.Time), at time.Time) {
 // manualRuns returns the manual runs in a range as one line. ok is false if there are none.
 func (an *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
+	triggered := int64(0)
 	for _, r := range an.Runs {
 		at := r.ScheduledTime
-		if r.Trigger != task.TriggerManual || at.Before(start) || at.After(end) {
-			continue
+		if r.Ticks() > 0 || r.State == task.Skipped || r.State == task.Missed || at.Before(start) || at.After(end) {
+			continue // a trigger that was skipped or missed is no run
 		}
 
 		if m.Count == 0 || at.Before(m.First.Time) {
@@ -295,12 +296,24 @@ func (an *answerer) manualRuns(start, end time.Time) (task.Stretch, bool) {
 			m.Last, m.Verdict = at, ofState[r.State]
 		}
 
-		m.Count++
+		m.Count += max(r.Count, 1)
+		if r.Trigger == task.TriggerAfter {
+			triggered += max(r.Count, 1)
+		}
 	}
 
-	an.addRequestedLines(&m, start, end)
+	triggered += an.addRequestedLines(&m, start, end)
 
-	m.Sentence = makeSentence("in addition, %s triggered manually, the last on %s", formatCount(m.Count, "run was", "runs were"), an.formatTime(m.Last.Time))
+	by := "manually"
+	switch {
+	case triggered == m.Count:
+		by, m.Reason = "by other tasks", task.TriggerAfter
+	case triggered > 0:
+		by = fmt.Sprintf("manually or by other tasks (%d)", triggered)
+	}
+
+	m.Sentence = makeSentence("in addition, %s triggered %s, the last on %s", formatCount(m.Count, "run was", "runs were"), by, an.formatTime(m.Last.Time))
+
 	return m, m.Count > 0
 }
 

@@ -193,7 +193,7 @@ var stories = []story{
 	}, "02:30", task.VerdictCancelled, []string{"did not start: it was cancelled by bob"}},
 	{"replaced", func() *world {
 		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason = task.ReasonReplaced })
-	}, "02:30", task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it"}},
+	}, "02:30", task.VerdictCancelled, []string{"was cancelled: a newer tick or ended run replaced it"}},
 	{"not allowed by its namespace any more", func() *world {
 		return nightly().run("02:30:00", task.Failed, func(r *task.Run) {
 			r.Reason, r.Message, r.Node, r.Attempt = task.ReasonNamespace, "namespace team-a no longer allows the user root", "", 0
@@ -238,6 +238,11 @@ var stories = []story{
 			r.Reason, r.Message = task.ReasonNoOwner, "n1 opened the shard at 06:00, which was decided up to 02:10"
 		})
 	}, "02:30", task.VerdictMissed, []string{"was missed: its shard had no owner when it was due", "(n1 opened the shard at 06:00"}},
+	{"of a lost history", func() *world {
+		return nightly().run("02:30:00", task.Missed, func(r *task.Run) {
+			r.Reason, r.Message = task.ReasonRestored, "restored on 2026-03-10T10:05:31Z from a backup of 2026-03-10T02:00:00Z; what was decided from then until 2026-03-10T09:49:58Z is lost"
+		})
+	}, "02:30", task.VerdictMissed, []string{"was missed: the cluster was restored from a backup", "it may have run (restored on 2026-03-10T10:05:31Z from a backup of 2026-03-10T02:00:00Z;"}},
 	{"deadline", func() *world {
 		return nightly().run("02:30:00", task.Missed, func(r *task.Run) { r.Reason = task.ReasonDeadline })
 	}, "02:30", task.VerdictMissed, []string{"it could not start before its start deadline", "n1 processed it"}},
@@ -632,10 +637,10 @@ var stories = []story{
 	{"dropped", func() *world {
 		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonDropped, task.At(at("04:30:00")) }).
 			run("03:30:00", task.Queued, nil).run("04:30:00", task.Queued, nil)
-	}, "02:30", task.VerdictSkipped, []string{"a newer tick took its place (the run of Tue 10 Mar 2026 04:30 UTC)"}},
+	}, "02:30", task.VerdictSkipped, []string{"a newer tick or ended run took its place (the run of Tue 10 Mar 2026 04:30 UTC)"}},
 	{"replaced by", func() *world {
 		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason = task.ReasonReplaced }).run("03:30:00", task.Succeeded, nil)
-	}, "02:30", task.VerdictCancelled, []string{"a newer tick replaced it (the run of Tue 10 Mar 2026 03:30 UTC on n1)"}},
+	}, "02:30", task.VerdictCancelled, []string{"a newer tick or ended run replaced it (the run of Tue 10 Mar 2026 03:30 UTC on n1)"}},
 	{"max_runs reached", func() *world {
 		w := nightly()
 		w.Task.MaxRuns, w.Entry.MaxRuns, w.Entry.From = 3, 3, task.At(at("02:30:00"))
@@ -692,7 +697,7 @@ func TestFor_RunWithParts(t *testing.T) {
 }
 
 func TestFor_Stories(t *testing.T) {
-	for _, c := range slices.Concat(stories, waitingStories, requestStories, ledgerStories) {
+	for _, c := range slices.Concat(stories, waitingStories, requestStories, ledgerStories, afterStories) {
 		t.Run(c.name, func(t *testing.T) {
 			a := c.world().ask(t, c.ask)
 			if a.Verdict != c.verdict {

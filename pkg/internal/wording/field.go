@@ -34,7 +34,10 @@ func FieldType(f task.Field) string {
 
 // FieldDefault describes the value of a task without a field: "required" if there must be one, "" for an object.
 func FieldDefault(f task.Field) string {
-	if f.Required {
+	switch {
+	case f.Path == "schedule":
+		return "required, unless after is set"
+	case f.Required:
 		return "required"
 	}
 	return f.Default
@@ -56,8 +59,8 @@ func FieldsHelp(fields []task.Field, width int) string {
 		}
 
 		fmt.Fprintf(&b, "%s  (%s", f.Path, FieldType(f))
-		if words := FieldDefault(f); words == "required" {
-			b.WriteString("; required")
+		if words := FieldDefault(f); f.Required {
+			b.WriteString("; " + words)
 		} else if words != "" {
 			b.WriteString("; default: " + words)
 		}

@@ -76,8 +76,13 @@ func RunResult(r task.Run, now time.Time) string {
 		words = fmt.Sprintf("exit %d", *r.ExitCode)
 	case r.State == task.Failed && r.Reason == task.ReasonStart:
 		words = "could not start"
+	case r.State == task.Failed && r.Reason == task.ReasonSteps && r.Message != "": // step load/1: exited with code 3
+		step, _, _ := strings.Cut(r.Message, ":")
+		words = OneLine(step) + " failed"
 	case r.State == task.Paused:
 		words += " (" + task.Duration(r.PausedFor(now)).Approximate() + ")"
+	case isFlow(r) && !r.PausedAt.IsZero() && r.State.Active():
+		words += " (paused)" // no step begins; the pauses of its parts are those of their own
 	case r.State == task.Dispatched && r.PausedBy != nil:
 		words += " (held)"
 	case r.State == task.Running && r.PausedBy != nil:
@@ -89,8 +94,11 @@ func RunResult(r task.Run, now time.Time) string {
 		}
 	}
 
-	if r.Fan != nil {
+	switch {
+	case r.Fan != nil && r.Fan.Flow == nil:
 		words += ", " + partsText(r)
+	case isFlow(r) && r.State.Active() && len(r.Fan.Flow.Steps) > 0: // lists of runs have no steps
+		words += ", " + begunText(r.Fan.Flow)
 	}
 
 	if r.Count > 1 {
@@ -113,6 +121,20 @@ func partsText(r task.Run) string {
 	return fmt.Sprintf("%d of %d parts", f.Succeeded+f.Kept, f.Count)
 }
 
+func isFlow(r task.Run) bool { return r.Fan != nil && r.Fan.Flow != nil }
+
+// begunText says how many steps of a workflow have begun, or are kept of the run that this one retries.
+func begunText(f *task.Flow) string {
+	begun := 0
+	for i := range f.Steps {
+		if s := &f.Steps[i]; s.IsOpened() || s.IsKept || s.Reason != "" {
+			begun++
+		}
+	}
+
+	return fmt.Sprintf("%d of %d steps begun", begun, len(f.Steps))
+}
+
 // RunRequestFields returns what a run was to do, and what it waits for. at formats times; it returns "" for those that are
 // zero.
 func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
@@ -122,6 +144,9 @@ func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
 	}
 	list.add("Not enforced", strings.Join(r.Unenforced, ", "))
 	list.add("Trigger", strings.ReplaceAll(r.Trigger, "_", " "))
+	list.add("Started by", CausesOf(r))
+	list.add("Results of causes", causeResults(r))
+	list.add("Period", at(r.Period))
 	list.add("Requested by", r.CreatedBy.String())
 	list.add("Extra arguments", CommandLine(r.Args))
 	list.add("Extra env", strings.Join(r.EnvNames, ", "))
@@ -130,10 +155,21 @@ func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
 	} else {
 		list.add("Requested node", r.TargetNode)
 	}
-	list.add("Tick", at(r.ScheduledTime))
-	if r.Count > 1 {
-		list.add("Last tick", at(r.Last))
-		list.add("Ticks", Grouped(int(r.Count)))
+	if r.Trigger == task.TriggerAfter {
+		list.add("Decided", at(r.ScheduledTime))
+		if r.Count > 1 {
+			list.add("Last", at(r.Last))
+			list.add("Triggers", Grouped(int(r.Count)))
+		}
+	} else {
+		list.add("Tick", at(r.ScheduledTime))
+		if r.Count > 1 {
+			list.add("Last tick", at(r.Last))
+			list.add("Ticks", Grouped(int(r.Count)))
+		}
+	}
+	if r.Alone {
+		list.add("Alone", "its end starts no other task")
 	}
 
 	notBefore := at(r.NotBefore)
@@ -144,6 +180,18 @@ func RunRequestFields(r task.Run, at func(task.Time) string) []Field {
 	list.add("Not sent", UnsentText(r.Unsent))
 
 	return list
+}
+
+// causeResults lists the results that a run got from its causes, a line for each.
+func causeResults(r task.Run) string {
+	var lines []string
+	for _, c := range r.Causes {
+		for _, name := range slices.Sorted(maps.Keys(c.Results)) {
+			lines = append(lines, fmt.Sprintf("%s: %s=%s", c.Task, name, OneLine(c.Results[name])))
+		}
+	}
+
+	return strings.Join(lines, "\n")
 }
 
 // RunAttemptFields returns what is known of the latest attempt of a run, beside its result and its times. If now is zero, it
@@ -165,8 +213,11 @@ func RunAttemptFields(r task.Run, at func(task.Time) string, now time.Time) []Fi
 		list.add("Attempt", fmt.Sprintf("%d, token %d", r.Attempt, r.Token))
 	}
 
+	list.add("Step", r.StepName())
 	if f := r.Fan; f != nil {
-		list.add("Parts", PartsText(*f))
+		if f.Flow == nil {
+			list.add("Parts", PartsText(*f))
+		}
 		if !r.State.Final() {
 			list.add("Ending", strings.ReplaceAll(f.Cancel, "_", " "))
 		}

@@ -21,3 +21,20 @@ func TestRunResult_SaysWhetherARefusedAttemptHadBegun(t *testing.T) {
 		t.Errorf("after a redirect: %q", got)
 	}
 }
+
+func TestRunResult_CountsTheStepsThatHaveBegun(t *testing.T) {
+	flow := &task.Flow{Steps: []task.FlowStep{
+		{Name: "a", IsKept: true}, {Name: "b", OpenedAt: task.At(time.Unix(1, 0)), Count: 1}, {Name: "c", Reason: task.ReasonValues}, {Name: "d"},
+	}}
+
+	for want, r := range map[string]task.Run{
+		"running, 3 of 4 steps begun":          {State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Flow: flow}}},
+		"running (paused), 3 of 4 steps begun": {State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Flow: flow}}, PauseState: task.PauseState{PausedAt: task.At(time.Unix(1, 0)), PausedBy: task.NewActor("ann")}},
+		"running":                              {State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Flow: &task.Flow{}}}}, // as in a list
+		"succeeded":                            {State: task.Succeeded, FanOut: task.FanOut{Fan: &task.Fan{Flow: flow}}},
+	} {
+		if got := wording.RunResult(r, time.Unix(2, 0)); got != want {
+			t.Errorf("%q; want %q", got, want)
+		}
+	}
+}

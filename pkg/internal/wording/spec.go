@@ -19,6 +19,7 @@ func TaskFields(t client.Task) []Field {
 	if std := task.Defaults().DST; t.DST != std && t.DST != (task.DST{}) {
 		list.add("Clock changes", fmt.Sprintf("gap %s, fold %s", cmp.Or(t.DST.Gap, std.Gap), cmp.Or(t.DST.Fold, std.Fold)))
 	}
+	list.add("After", AfterText(t.Spec))
 	if t.Shadow {
 		list.add("Shadow", fmt.Sprintf("its ticks are recorded but start nothing; end it with: carillon task update %s --set shadow=false", t.Name))
 	}
@@ -33,7 +34,9 @@ func TaskFields(t client.Task) []Field {
 	}
 
 	list = append(list, actionFields(t.Action)...)
-	if t.Action.HTTP != nil {
+	if t.Action.Workflow != nil {
+		list.add("Timeout", task.FlowTimeout(t.Timeout).String()+" for the whole run")
+	} else if t.Action.HTTP != nil {
 		list.add("Timeout", cmp.Or(t.Timeout, task.DefaultHTTPTimeout).String())
 	} else if t.Timeout > 0 {
 		list.add("Timeout", fmt.Sprintf("%s, then %s, then SIGKILL after %s", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace))
@@ -42,7 +45,9 @@ func TaskFields(t client.Task) []Field {
 	list.add("Success", SuccessText(t.Success))
 	list.add("Output", OutputText(t.Output))
 	list.add("Overlap", OverlapText(t.Spec))
-	list.add("Missed", MissedPolicyText(t.Missed))
+	if len(t.After) == 0 || t.Schedule.HasTicks() {
+		list.add("Missed", MissedPolicyText(t.Missed))
+	}
 	if t.Deadline > 0 {
 		list.add("Start deadline", fmt.Sprintf("%s after it falls due", t.Deadline))
 	}
@@ -147,6 +152,10 @@ func actionFields(a task.Action) []Field {
 		return HTTPFields(a.HTTP)
 	}
 
+	if a.Workflow != nil {
+		return workflowFields(a.Workflow)
+	}
+
 	p := a.Process
 	if p == nil {
 		return []Field{{Name: "Does", Value: "nothing (noop)"}}
@@ -225,7 +234,11 @@ func limitsText(l task.Limits) string {
 func OverlapText(s task.Spec) string {
 	switch {
 	case s.Overlap == task.OverlapQueue:
-		return fmt.Sprintf("queue, at most %d; when the queue is full, the %s tick is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest))
+		what := "tick"
+		if len(s.After) > 0 && !s.Schedule.HasTicks() {
+			what = "ended run of a source"
+		}
+		return fmt.Sprintf("queue, at most %d; when the queue is full, the %s %s is skipped", s.Queue.Room(), cmp.Or(s.Queue.Drop, task.DropNewest), what)
 	case s.MaxActive > 0:
 		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
 	}
@@ -436,11 +449,63 @@ func ScheduleText(s task.Spec) string {
 	return words + " " + strings.ReplaceAll(OneLine(s.Timezone[strings.LastIndex(s.Timezone, "/")+1:]), "_", " ")
 }
 
-// WithoutTicks says when a task runs that has no ticks: "when triggered", or "at boot". It returns "" if the task has ticks.
+// AfterText says after which ends of which tasks a task runs, a line for each, with the results that it gets: etl has succeeded,
+// with its results rows. It returns "" for other tasks.
+func AfterText(s task.Spec) string {
+	lines := make([]string, len(s.After))
+	for i, source := range s.After {
+		lines[i] = source.Describe()
+		if len(source.Results) > 0 {
+			lines[i] += ", with its results " + strings.Join(source.Results, ", ")
+		}
+	}
+
+	return strings.Join(lines, "\n")
+}
+
+// DependentsText names the tasks that run after a task, with the ends that start them: report, ticket if it has failed. It returns
+// "" for none.
+func DependentsText(list []client.Dependent) string {
+	const most = 8
+
+	var words []string
+	for _, d := range list[:min(len(list), most)] {
+		switch d.When {
+		case task.WhenFailed:
+			words = append(words, d.Task+" if it has failed")
+		case task.WhenEnded:
+			words = append(words, d.Task+" in any case")
+		default:
+			words = append(words, d.Task)
+		}
+	}
+	if n := len(list) - most; n > 0 {
+		words = append(words, fmt.Sprintf("%d more", n))
+	}
+
+	return strings.Join(words, ", ")
+}
+
+// CausesOf names the runs that have started a run, a line for each: run 20261120T… of etl: succeeded.
+func CausesOf(r task.Run) string {
+	lines := make([]string, len(r.Causes))
+	for i, c := range r.Causes {
+		lines[i] = fmt.Sprintf("run %s of %s: %s", c.Run, c.Task, strings.ReplaceAll(string(c.State), "_", " "))
+	}
+
+	return strings.Join(lines, "\n")
+}
+
+// WithoutTicks says when a task runs that has no ticks: "after etl", "when triggered", or "at boot". It returns "" if the task has
+// ticks.
 func WithoutTicks(s task.Spec) string {
 	switch {
 	case s.Schedule.AtBoot():
 		return "at boot"
+	case !s.Schedule.HasTicks() && len(s.After) > 1:
+		return fmt.Sprintf("after %s and %d more", s.After[0].Task, len(s.After)-1)
+	case !s.Schedule.HasTicks() && len(s.After) > 0:
+		return "after " + s.After[0].Task
 	case !s.Schedule.HasTicks():
 		return "when triggered"
 	}

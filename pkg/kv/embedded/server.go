@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/url"
@@ -83,6 +84,9 @@ type Config struct {
 	// Peers makes the server a member of a cluster of several. If it is nil, the server has no other members and no
 	// peer port.
 	Peers *Peers
+	// ForceNewCluster starts the data of a member of any cluster as the only member of that cluster. The data then never fit to the other
+	// members again, so use it only for a copy.
+	ForceNewCluster bool
 	// Waiting, if set, is called by Start with the other members that cannot be reached, while too few are
 	// running, and with nil at the end.
 	Waiting func(missing []string)
@@ -97,7 +101,7 @@ var errStopped = errors.New("it stopped while starting")
 // disk) ends the process.
 type Server struct {
 	cfg     Config
-	lock    *fileutil.LockedFile // the lock of the data directory
+	lock    io.Closer // the lock of the data directory
 	etcd    *etcdserver.EtcdServer
 	client  *kv.Client     // the client inside the process
 	grpc    *grpc.Server   // serves the clients outside of the process
@@ -139,6 +143,11 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}
 	if err := s.checkData(); err != nil {
 		return nil, err
+	}
+	if cfg.ForceNewCluster && s.hasData() {
+		if err := s.commitLog(); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.openListeners(); err != nil {
 		return nil, err
@@ -271,17 +280,26 @@ func (s *Server) claimDataDir() error {
 		return err
 	}
 
-	lock, err := fileutil.TryLockFile(filepath.Join(s.cfg.Dir, "carillon.lock"), os.O_WRONLY|os.O_CREATE, 0o600)
+	var err error
+	s.lock, err = LockDir(s.cfg.Dir)
+
+	return err
+}
+
+// ErrLocked means that another process uses a data directory.
+var ErrLocked = errors.New("another process uses the directory")
+
+// LockDir locks a data directory, as Start does, so that no etcd starts in it until the result is closed. The directory must exist.
+func LockDir(dir string) (io.Closer, error) {
+	lock, err := fileutil.TryLockFile(filepath.Join(dir, "carillon.lock"), os.O_WRONLY|os.O_CREATE, 0o600)
 	if errors.Is(err, fileutil.ErrLocked) {
-		return errors.New("another process uses the directory")
+		return nil, ErrLocked
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	s.lock = lock
-
-	return nil
+	return lock, nil
 }
 
 // privateDir creates the directory with mode 0700, or makes an existing one private if that is safe (see
@@ -344,6 +362,7 @@ func (s *Server) serverConfig() config.ServerConfig {
 		V2Deprecation: config.V2DeprDefault, Metrics: "basic",
 	}
 
+	c.ForceNewCluster = s.cfg.ForceNewCluster
 	if s.cfg.Tick > 0 {
 		c.TickMs = uint(s.cfg.Tick.Milliseconds())
 	}

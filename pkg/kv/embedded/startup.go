@@ -40,7 +40,7 @@ var segmentName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
 //
 // It accepts data without an identity. They mean that the member stopped before it had applied its own membership.
 func (s *Server) checkData() error {
-	if !s.hasData() {
+	if !s.hasData() || s.cfg.ForceNewCluster {
 		return nil
 	}
 

@@ -26,6 +26,7 @@ type watch struct {
 	noDelete bool                        // omit deletions
 	stream   string                      // the stream that carries the watch; see streamOf
 	out      chan clientv3.WatchResponse // the channel that Watch returned
+	gone     chan struct{}               // closed by Become
 
 	mu    sync.Mutex
 	queue []clientv3.WatchResponse // the responses that have not been delivered
@@ -83,7 +84,7 @@ func (wa *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpt
 	w := &watch{
 		span: spanOf(op.KeyBytes(), op.RangeBytes()), from: op.Rev(), asked: op.Rev(), prev: op.IsPrevKV(),
 		noPut: op.IsFilterPut(), noDelete: op.IsFilterDelete(), stream: streamOf(ctx),
-		out: make(chan clientv3.WatchResponse, 1), more: wake.NewSignal(),
+		out: make(chan clientv3.WatchResponse, 1), gone: make(chan struct{}), more: wake.NewSignal(),
 	}
 	if w.key == "" {
 		w.key = "\x00" // the smallest key
@@ -198,6 +199,8 @@ func (wa *watcher) serveWatch(ctx context.Context, w *watch) {
 			case w.out <- r:
 			case <-ctx.Done():
 				return
+			case <-w.gone:
+				return
 			case <-wa.done:
 				return
 			}
@@ -214,6 +217,8 @@ func (wa *watcher) serveWatch(ctx context.Context, w *watch) {
 		select {
 		case <-w.more:
 		case <-ctx.Done():
+			return
+		case <-w.gone:
 			return
 		case <-wa.done:
 			return

@@ -91,6 +91,15 @@ func (p *Process) Close() error {
 	return p.closed
 }
 
+// Kill ends the server as a crash does, and waits until it has ended.
+func (p *Process) Kill() {
+	p.closing.Do(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait() // the error says that it was killed
+		_ = p.stdin.Close()
+	})
+}
+
 // programPath returns the path of the program, and builds it at most once in this process.
 var programPath = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(programVariable); path != "" {

@@ -43,6 +43,8 @@ type WantedPast struct {
 	Task      string // namespace/name
 	UID       string
 	IsWatched bool // its alerts depend on it, so it is read before others of the shard
+
+	ReadsDead bool // its dead runs may be such that are no failures: of workflows that were cancelled, or that a restore has lost
 }
 
 // owns reports whether a run belongs to the task, and not to a former one of that name.
@@ -52,8 +54,8 @@ func (w *WantedPast) owns(run string) bool { return w.UID == "" || task.RunBelon
 type Past struct {
 	Want     WantedPast
 	Revision int64
-	Last     PastEnd            // the end with the highest mod revision; zero: none is kept
-	Success  PastEnd            // the success with the highest mod revision; zero: none is kept
+	Last     PastEnd            // the end that was recorded last; zero: none is kept
+	Success  PastEnd            // the success that was recorded last; zero: none is kept
 	Failures int                // how many runs have failed after that
 	Dead     []store.ShardEvent // the dead runs that were created after that, the oldest first; only the last MaxPastDead have their values
 
@@ -63,7 +65,7 @@ type Past struct {
 
 // PastEnd is a record in the history of a task.
 type PastEnd struct {
-	Mod int64
+	Create int64
 	record.End
 }
 
@@ -244,9 +246,11 @@ func (r *PastReader) readTasks(ctx context.Context, shard int, tasks []WantedPas
 	for i, t := range tasks {
 		found[i] = Past{Want: t, Revision: rev, Dead: dead.of(&t), DeadRevision: dead.revision}
 
-		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
+		// The create revision gives the order in which runs ended; the key begins with the time of the tick.
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return !t.owns(ev.Run) })
-		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+		slices.SortFunc(own, func(a, b store.ShardEvent) int {
+			return cmp.Or(cmp.Compare(b.Create, a.Create), cmp.Compare(b.Key, a.Key))
+		})
 		readings[i] = pastReading{&found[i], own[:min(len(own), found[i].recordsToRead(own))]}
 	}
 
@@ -268,7 +272,7 @@ func (r *PastReader) readTasks(ctx context.Context, shard int, tasks []WantedPas
 	for i := range found {
 		p := &found[i]
 		// The create revision counts: a dismissal rewrites the record before it deletes it.
-		p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { return ev.Create <= p.Success.Mod })
+		p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { return ev.Create <= p.Success.Create })
 		slices.SortFunc(p.Dead, func(a, b store.ShardEvent) int { return cmp.Compare(a.Create, b.Create) })
 	}
 
@@ -281,7 +285,10 @@ func (r *PastReader) readNewestDead(ctx context.Context, found []Past, rev int64
 	var keys []string
 	for i := range found {
 		dead := found[i].Dead
-		for _, ev := range dead[max(0, len(dead)-MaxPastDead):] {
+		if !found[i].Want.ReadsDead {
+			dead = dead[max(0, len(dead)-MaxPastDead):]
+		}
+		for _, ev := range dead {
 			keys = append(keys, ev.Key)
 		}
 	}
@@ -308,6 +315,9 @@ func (r *PastReader) readNewestDead(ctx context.Context, found []Past, rev int64
 				p.Dead[j].Value = now.Value
 			}
 		}
+		if p.Want.ReadsDead {
+			p.Dead = slices.DeleteFunc(p.Dead, func(ev store.ShardEvent) bool { return !record.IsDeadFailure(ev.Value) })
+		}
 	}
 
 	return nil
@@ -319,7 +329,7 @@ func (p *Past) recordsToRead(latestFirst []store.ShardEvent) int {
 	after := 0
 	if len(p.Dead) > 0 {
 		oldest := slices.MinFunc(p.Dead, func(a, b store.ShardEvent) int { return cmp.Compare(a.Create, b.Create) }).Create
-		after, _ = slices.BinarySearchFunc(latestFirst, oldest, func(ev store.ShardEvent, dead int64) int { return cmp.Compare(dead, ev.Mod) })
+		after, _ = slices.BinarySearchFunc(latestFirst, oldest, func(ev store.ShardEvent, dead int64) int { return cmp.Compare(dead, ev.Create) })
 	}
 
 	return max(after, maxPastRecords)
@@ -360,21 +370,22 @@ func (r *PastReader) readRecords(ctx context.Context, readings []pastReading, wa
 // take adds the next record to the past of its task.
 func (p *pastReading) take(ev *store.ShardEvent) {
 	end, ok := record.EndOf(ev.Value)
-	if !ok || readmodel.OutcomeOf(end.State) == 0 || p.past.Success.Mod != 0 {
+	if !ok || readmodel.OutcomeOf(end.State) == 0 || p.past.Success.Create != 0 {
 		return
 	}
 
-	e := PastEnd{ev.Mod, end}
-	if p.past.Last.Mod == 0 {
+	e := PastEnd{ev.Create, end}
+	if p.past.Last.Create == 0 {
 		p.past.Last = e
 	}
 
 	switch end.State {
 	case task.Succeeded:
 		p.past.Success, p.left = e, nil
-	case task.Cancelled:
-		// It says nothing about the task.
 	default:
-		p.past.Failures++
+		// A run that was cancelled says nothing about the task.
+		if end.IsFailure() {
+			p.past.Failures++
+		}
 	}
 }

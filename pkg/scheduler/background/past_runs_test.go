@@ -52,6 +52,14 @@ func (f *fakePasts) add(name, uid string, mod int64, state task.State, dead bool
 	}
 }
 
+// writeAgain writes the record of a run that ended at revision create again, as it is.
+func (f *fakePasts) writeAgain(name string, create, mod int64) {
+	history := f.histories["default/"+name]
+	i := slices.IndexFunc(history, func(ev store.ShardEvent) bool { return ev.Create == create })
+	history[i].Mod = mod
+	f.byKey[history[i].Key] = history[i]
+}
+
 // dismiss dismisses a dead run after it was listed.
 func (f *fakePasts) dismiss(name string, mod int64) {
 	key := fmt.Sprint("dead/", name, "/", mod)
@@ -133,7 +141,7 @@ func (r *receiver) request() PastRequest {
 						dead = append(dead, string(d.State))
 					}
 				}
-				r.found[p.Want.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Mod, p.Success.Mod, p.Failures, dead)
+				r.found[p.Want.Task] = fmt.Sprintf("%s at %d, success at %d, %d failures, dead %v", p.Last.State, p.Last.Create, p.Success.Create, p.Failures, dead)
 				if p.Revision != listedAt {
 					r.found[p.Want.Task] = fmt.Sprintf("read at %d", p.Revision)
 				}
@@ -167,6 +175,9 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		s.dismiss("dismissed", 41)
 		s.add("forgiven", "uid0", 50, task.Failed, true)
 		s.dismiss("forgiven", 50)
+		s.add("rewritten", "uid0", 60, task.Succeeded, false)
+		s.add("rewritten", "uid0", 61, task.Failed, true)
+		s.writeAgain("rewritten", 60, 62)
 		for mod := range int64(2 * maxPastRecords) {
 			s.add("long", "uid0", 1000+mod, task.Failed, false)
 		}
@@ -180,7 +191,7 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 		}
 
 		w := &receiver{}
-		for _, name := range []string{"ok", "never", "fails", "again", "dismissed", "forgiven", "none", "long", "idle"} {
+		for _, name := range []string{"ok", "never", "fails", "again", "dismissed", "forgiven", "none", "long", "idle", "rewritten"} {
 			w.wanted = append(w.wanted, WantedPast{Task: "default/" + name, UID: "uid0"})
 		}
 
@@ -200,13 +211,14 @@ func TestReader_FindsTheLastEndAndTheLastSuccess(t *testing.T) {
 			"none":      " at 0, success at 0, 0 failures, dead []",
 			"long":      fmt.Sprintf("failed at %d, success at 0, %d failures, dead []", 1000+2*maxPastRecords-1, maxPastRecords),
 			"idle":      "succeeded at 5001, success at 5001, 0 failures, dead []",
+			"rewritten": "failed at 61, success at 60, 1 failures, dead [61 failed]",
 		} {
 			if got := w.found["default/"+name]; got != want {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 		}
 
-		if !w.ended || s.read > maxPastRecords+20+skipped+1 {
+		if !w.ended || s.read > maxPastRecords+22+skipped+1 {
 			t.Errorf("it ended: %t, %d records were read", w.ended, s.read)
 		}
 	})
@@ -298,6 +310,29 @@ func TestReader_ReadsWatchedTasksFirst(t *testing.T) {
 		want := append(slices.Repeat([]bool{true}, 33), slices.Repeat([]bool{false}, 67)...)
 		if !slices.Equal(order, want) {
 			t.Errorf("watched tasks are read as %v", order)
+		}
+	})
+}
+
+// A dead run of a workflow that was cancelled is no failure, however many there are.
+func TestReader_LeavesOutCancelledDeadRunsOfWorkflows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakePasts()
+		s.add("flow", "uid0", 3, task.Failed, true)
+		for mod := range int64(2 * MaxPastDead) {
+			s.add("flow", "uid0", 10+mod, task.Cancelled, true)
+		}
+
+		w := &receiver{wanted: []WantedPast{{Task: "default/flow", UID: "uid0", ReadsDead: true}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r := NewPastReader(s, DefaultPastRate, func() bool { return false }, zap.NewNop())
+		go func() { _ = r.Run(ctx) }()
+		r.Request(w.request())
+		synctest.Wait()
+
+		if got, want := w.found["default/flow"], "cancelled at 25, success at 0, 1 failures, dead [3 failed]"; got != want {
+			t.Errorf("%s; want %s", got, want)
 		}
 	})
 }

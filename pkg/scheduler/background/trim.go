@@ -37,7 +37,8 @@ type HistoryTrimmer interface {
 	historyLister
 	folder
 	TrimHistory(ctx context.Context, f store.Fences, ref record.Ref, gone []store.Past) error
-	TrimDead(ctx context.Context, f store.Fences, ref record.Ref) error
+	TrimDead(ctx context.Context, f store.Fences, ref record.Ref, keep int) error
+	SweepRunData(ctx context.Context, f store.Fences, ref record.Ref) error
 }
 
 // historyLister lists histories without their values.
@@ -145,15 +146,28 @@ const maxTrimTries = 4
 // Trim cuts one history, or one list of dead runs, to its length.
 func (t *Trimmer) Trim(ctx context.Context, job Trim) error {
 	if job.Dead {
-		return t.store.TrimDead(ctx, job.Fences, job.Ref)
+		keep := store.KeepDead
+		if job.IsWorkflow {
+			keep = store.KeepDeadFlows
+		}
+
+		if err := t.store.TrimDead(ctx, job.Fences, job.Ref, keep); err != nil {
+			return err
+		}
+
+		// The task may have been a workflow before.
+		return t.store.SweepRunData(ctx, job.Fences, job.Ref)
 	}
 
 	err := task.ErrConflict
 	for try := 0; try < maxTrimTries && errors.Is(err, task.ErrConflict); try++ {
 		err = t.trimHistory(ctx, job)
 	}
+	if err != nil || !job.IsWorkflow {
+		return err
+	}
 
-	return err
+	return t.store.SweepRunData(ctx, job.Fences, job.Ref)
 }
 
 // spareValues is how many values a trim reads in addition to as many as records were added. Some of the oldest ticks may
@@ -197,6 +211,7 @@ func (t *Trimmer) trimHistory(ctx context.Context, job Trim) error {
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}
+	gone = list.KeepUnsent(gone)
 
 	// Only a setting deletes what is in the ledger. The limit of a full cluster may end soon.
 	isOff := job.History.EffectiveLedger(cluster.LedgerSetting()) == 0
@@ -310,7 +325,9 @@ func (w *warnings) noteFailure(name string, now time.Time) bool {
 type Trim struct {
 	Fences store.Fences // every write compares them, so that only the owner trims
 	Ref    record.Ref
-	Dead   bool // trim the dead runs, not the history; the other fields do not apply
+	Dead   bool // trim the dead runs, not the history; the fields in the second group do not apply
+
+	IsWorkflow bool // its runs have data, which are deleted with the last record of a run
 
 	UID      string            // records of other tasks of that name do not count
 	Created  int64             // create revision of the task's entry
@@ -337,10 +354,11 @@ func recordsOf(uid string, past []store.Past) []store.Past {
 	return slices.DeleteFunc(slices.Clone(past), isOther)
 }
 
-// surplusRecords returns the records that a history must lose, in the order in which they were written. The
-// records that were written last stay, not those with the highest keys. Keys begin with the time of the
+// surplusRecords returns the records that a history must lose, in the order in which they were created. The
+// records that were created last stay, not those with the highest keys. Keys begin with the time of the
 // tick, and the run that ends last often belongs to an older tick: it took long, was retried or was lost.
-// The ttl, a schedule after completion and the count of consecutive failures depend on the last end.
+// The ttl, a schedule after completion and the count of consecutive failures depend on the last end. The mod
+// revision tells less: a record that somebody has written again as it is would seem to be a new end.
 //
 // Beyond the number that a task keeps, records stay whose ticks are younger than keep_for, up to task.MaxHistory.
 //
@@ -348,12 +366,12 @@ func recordsOf(uid string, past []store.Past) []store.Past {
 // would seem to be failing. oldestDead is the create revision of the oldest dead run; 0: there is none. Late results do not
 // count: they are deleted together with their run.
 func surplusRecords(past []store.Past, h task.History, now time.Time, oldestDead int64) (gone []store.Past) {
-	byMod := slices.Clone(past)
-	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })
+	byCreate := slices.Clone(past)
+	slices.SortFunc(byCreate, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Create, b.Create), cmp.Compare(a.ID, b.ID)) })
 
 	stay := map[string]bool{}
 	newest, lastSuccess := true, ""
-	for _, p := range slices.Backward(byMod) {
+	for _, p := range slices.Backward(byCreate) {
 		if p.Late {
 			continue
 		}
@@ -363,14 +381,14 @@ func surplusRecords(past []store.Past, h task.History, now time.Time, oldestDead
 			stay[p.ID] = true
 		}
 
-		if p.Succeeded && lastSuccess == "" && oldestDead != 0 && oldestDead <= p.Mod {
+		if p.Succeeded && lastSuccess == "" && oldestDead != 0 && oldestDead <= p.Create {
 			lastSuccess = p.ID
 		}
 
 		newest = false
 	}
 
-	return slices.DeleteFunc(byMod, func(p store.Past) bool { return stay[p.Run()] || p.Run() == lastSuccess })
+	return slices.DeleteFunc(byCreate, func(p store.Past) bool { return stay[p.Run()] || p.Run() == lastSuccess })
 }
 
 // isYounger reports whether the tick of a run is less than an age ago. It returns false if its time is not known.

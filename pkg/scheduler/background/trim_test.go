@@ -34,16 +34,16 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 
 		var past, runs []store.Past
 		for i, mod := range order {
-			run := store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Mod: mod}
+			run := store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Create: mod, Mod: mod + rapid.SampledFrom([]int64{0, 1000}).Draw(rt, "written again")}
 			past, runs = append(past, run), append(runs, run)
 			if rapid.IntRange(0, 3).Draw(rt, "late") == 0 {
-				past = append(past, store.Past{ID: run.ID + "~late~7", Late: true, Mod: mod + rapid.Int64Range(1, 100).Draw(rt, "later")})
+				past = append(past, store.Past{ID: run.ID + "~late~7", Late: true, Create: mod + rapid.Int64Range(1, 100).Draw(rt, "later")})
 			}
 		}
 
 		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
 
-		slices.SortFunc(runs, func(a, b store.Past) int { return cmp.Compare(b.Mod, a.Mod) })
+		slices.SortFunc(runs, func(a, b store.Past) int { return cmp.Compare(b.Create, a.Create) })
 
 		stays := map[string]bool{}
 		for i, p := range runs {
@@ -54,7 +54,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 
 		// The last success stays, if there is a dead run from before it.
 		oldestDead := rapid.Int64Range(0, int64(10*n)).Draw(rt, "oldest dead run")
-		if i := slices.IndexFunc(runs, func(p store.Past) bool { return p.Succeeded }); i >= 0 && oldestDead != 0 && oldestDead <= runs[i].Mod {
+		if i := slices.IndexFunc(runs, func(p store.Past) bool { return p.Succeeded }); i >= 0 && oldestDead != 0 && oldestDead <= runs[i].Create {
 			stays[runs[i].ID] = true
 		}
 
@@ -74,7 +74,7 @@ func TestSurplus_KeepsWhatIsYoung(t *testing.T) {
 
 	var past []store.Past
 	for i := range 12_000 {
-		past = append(past, store.Past{ID: task.RunID(now.Add(time.Duration(i-12_000)*time.Second), "k3f9"), Mod: int64(i + 1), Succeeded: i%3 > 0})
+		past = append(past, store.Past{ID: task.RunID(now.Add(time.Duration(i-12_000)*time.Second), "k3f9"), Create: int64(i + 1), Succeeded: i%3 > 0})
 	}
 
 	for name, tt := range map[string]struct {
@@ -94,7 +94,7 @@ func TestSurplus_KeepsWhatIsYoung(t *testing.T) {
 	}
 
 	// The time of a tick that cannot be read is not known.
-	odd := []store.Past{{ID: "odd", Mod: 1}, {ID: past[11_999].ID, Mod: 2}}
+	odd := []store.Past{{ID: "odd", Create: 1}, {ID: past[11_999].ID, Create: 2}}
 	if gone := surplusRecords(odd, task.History{Keep: 1, KeepFor: task.Duration(time.Hour)}, now, 0); len(gone) != 1 || gone[0].ID != "odd" {
 		t.Errorf("%v", gone)
 	}
@@ -147,7 +147,8 @@ type brokenStore struct {
 	err error
 }
 
-func (s *brokenStore) TrimDead(context.Context, store.Fences, record.Ref) error { return s.err }
+func (s *brokenStore) TrimDead(context.Context, store.Fences, record.Ref, int) error { return s.err }
+func (s *brokenStore) SweepRunData(context.Context, store.Fences, record.Ref) error  { return s.err }
 
 // A trim that keeps failing would let a history grow without anybody noticing it.
 func TestTrimmer_WarnsOnceAnHour(t *testing.T) {

@@ -69,7 +69,7 @@ func (e *Evaluator) evaluateBatch(ctx context.Context, jobs []job) error {
 		refs[i] = record.Ref{Namespace: namespace, Name: name, Shard: j.shard.ID}
 	}
 
-	reading, err := e.cfg.Store.ReadToEvaluate(ctx, refs)
+	reading, err := e.cfg.Store.ReadToEvaluate(ctx, refs, jobs[0].shard.Fences.Gap != nil)
 	if err != nil {
 		return err
 	}
@@ -116,8 +116,10 @@ func newEvaluation(j job, all *store.AlertReading, r *store.TaskReading) *evalua
 		uid = r.Entry.UID
 	}
 
-	// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
-	slices.SortFunc(r.History, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
+	// The create revision gives the order in which runs ended; the key begins with the time of the tick.
+	slices.SortFunc(r.History, func(a, b store.ShardEvent) int {
+		return cmp.Or(cmp.Compare(b.Create, a.Create), cmp.Compare(b.Key, a.Key))
+	})
 	for _, ev := range r.History {
 		if uid != "" && task.RunBelongs(ev.Run, uid) {
 			v.evidence.Records = append(v.evidence.Records, alert.Record{ID: ev.Run, Create: ev.Create, Mod: ev.Mod})
@@ -451,8 +453,9 @@ func (v *evaluation) apply(now time.Time) {
 	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
 		w.NotMet = t.notMet()
 
-		// A change of the task since the visit has cleared JudgeAt.
-		if isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule; isSame && o.isJudged() {
+		// A change of the task since the visit, or its pause, has cleared JudgeAt. It must be judged again.
+		isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule && w.Row.Flags&readmodel.Paused == v.job.ends.flags&readmodel.Paused
+		if isSame && o.isJudged() {
 			w.JudgeAt = seconds(o.next)
 		}
 

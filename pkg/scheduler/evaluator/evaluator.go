@@ -65,7 +65,7 @@ const (
 // Store reads what is evaluated, and writes alerts. See store.Alerts for the methods.
 type Store interface {
 	AlertsOfShards(ctx context.Context, shards []int) (map[int][]task.Alert, error)
-	ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error)
+	ReadToEvaluate(ctx context.Context, refs []record.Ref, readsDead bool) (store.AlertReading, error)
 	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
 	ActiveRunsAt(ctx context.Context, ref record.Ref, rev int64, inboxes []store.InboxRun) ([]store.ActiveRecord, bool, error)
 	AlertFactsAt(ctx context.Context, ref record.Ref, rev int64, facts *store.AlertFacts) error

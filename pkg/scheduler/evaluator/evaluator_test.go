@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -274,6 +275,58 @@ func TestVisit_LetsTasksRest(t *testing.T) {
 	s.Index.Change(slot, func(r *readmodel.Row) { r.Failures++ })
 	if got := s.visited(noon.Add(11 * time.Minute)); len(got) != 1 {
 		t.Errorf("after another failure, it reads %q", got)
+	}
+}
+
+// A task that is paused while it is evaluated is judged again: the reading did not know of the pause.
+//
+// Verifies: G58
+func TestEvaluation_KeepsThatATaskWasPausedSince(t *testing.T) {
+	t.Parallel()
+
+	s, alerts := newShard(noon.Add(-time.Hour)), &task.Alerts{Failures: new(0), MaxPause: task.Duration(time.Minute)}
+	row := rowWith(func(*readmodel.Row) {})
+	slot := s.put(row, alerts)
+
+	v := evaluation{job: job{shard: s, name: row.Name, slot: slot, alerts: alerts, ends: endsOf(&row)}, task: s.taskNamed(row.Name)}
+	for i := range v.verdicts {
+		v.verdicts[i].State = alert.Met
+	}
+
+	row.Flags |= readmodel.Paused
+	s.Index.Put(slot, row, readmodel.Details{}, alerts)
+	v.apply(noon)
+
+	if got := s.visited(noon.Add(time.Minute)); !slices.Equal(got, []string{row.Name}) {
+		t.Errorf("the next visit finds %v", got)
+	}
+}
+
+// A success whose record somebody writes again, as it is, does not become the last one: neither would the failures since the real one
+// be counted from it, nor would its end be the last.
+//
+// Verifies: G57
+func TestNewEvaluation_OrdersRunsByTheirEnds(t *testing.T) {
+	s := newShard(noon.Add(-time.Hour))
+	row := rowWith(func(*readmodel.Row) {})
+	s.put(row, &task.Alerts{})
+
+	event := func(run string, create, mod int64) store.ShardEvent {
+		return store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEnded, Run: run}, Key: "history/" + run, Create: create, Mod: mod}
+	}
+	rewritten, failed, last := task.RunID(noon, "uid0"), task.RunID(noon.Add(time.Second), "uid0"), task.RunID(noon.Add(2*time.Second), "uid0")
+
+	v := newEvaluation(job{shard: s, name: row.Name}, &store.AlertReading{}, &store.TaskReading{
+		Entry:   &task.Entry{UID: "uid0"},
+		History: []store.ShardEvent{event(rewritten, 10, 40), event(failed, 20, 20), event(last, 30, 30)},
+	})
+
+	var got []string
+	for _, r := range v.evidence.Records {
+		got = append(got, r.ID)
+	}
+	if want := []string{last, failed, rewritten}; !slices.Equal(got, want) {
+		t.Errorf("the records are %v, want %v", got, want)
 	}
 }
 

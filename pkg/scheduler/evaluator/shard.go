@@ -238,6 +238,11 @@ func (s *shardAlerts) visit(now time.Time, line *queue) {
 			delete(s.tasks, t.name)
 		}
 	}
+
+	// A map keeps the memory of its largest size. After an opening, it had all tasks of the shard.
+	if len(s.tasks) == 0 {
+		s.tasks = map[string]*taskAlerts{}
+	}
 }
 
 // forgetFormer forgets what the former owner counted, when this one has judged all tasks, also those whose time passed before the

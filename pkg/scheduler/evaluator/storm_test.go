@@ -36,7 +36,7 @@ func (f *failingTasks) AlertsOfShards(_ context.Context, shards []int) (map[int]
 	return all, nil
 }
 
-func (f *failingTasks) ReadToEvaluate(_ context.Context, refs []record.Ref) (store.AlertReading, error) {
+func (f *failingTasks) ReadToEvaluate(_ context.Context, refs []record.Ref, _ bool) (store.AlertReading, error) {
 	time.Sleep(10 * time.Millisecond)
 
 	f.mu.Lock()
@@ -117,8 +117,8 @@ func (p *pausedTask) pauseBy(person string) {
 	p.entry.Own = &task.Own{Pauses: append(slices.Clone(p.entry.Own.Pauses), task.Pause{By: task.NewActor(person)})}
 }
 
-func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref) (store.AlertReading, error) {
-	r, err := p.failingTasks.ReadToEvaluate(ctx, refs)
+func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref, readsDead bool) (store.AlertReading, error) {
+	r, err := p.failingTasks.ReadToEvaluate(ctx, refs, readsDead)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

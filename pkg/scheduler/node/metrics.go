@@ -21,6 +21,9 @@ type Metrics struct {
 	Preloads        *prometheus.CounterVec
 	Shards          prometheus.Gauge
 	WaitingRuns     prometheus.Gauge
+	TriggersWaiting prometheus.Gauge
+	TriggersSent    prometheus.Counter
+	TriggersTaken   *prometheus.CounterVec
 	ResolvedCommits *prometheus.CounterVec
 	SetAside        prometheus.Counter
 	TasksAside      prometheus.Gauge
@@ -77,6 +80,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Shards that this node preloaded, by result: used, dropped (the node did not become the owner)."}, []string{"result"}),
 		Shards:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_shards_owned", Help: "Shards that this node owns."}),
 		WaitingRuns: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_waiting_runs", Help: "Runs in the queues of the shards of this node."}),
+		TriggersWaiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_triggers_waiting",
+			Help: "Ended runs of sources that wait in the shards of this node until they start a run of a dependent."}),
+		TriggersSent: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_triggers_sent_total",
+			Help: "Triggers that this node sent to dependents because a run of their source had ended."}),
+		TriggersTaken: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_triggers_taken_total",
+			Help: "Triggers that got their outcome, by outcome: run, skipped, missed, deleted (the dependent does not exist any more)."}, []string{"outcome"}),
 		ResolvedCommits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_commits_settled_total",
 			Help: "Commits whose outcome was unknown at first, by the outcome that was found: ours (an earlier copy had been applied), not_ours (it had not been applied)."}, []string{"as"}),
 		SetAside: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_tasks_set_aside_total",
@@ -104,13 +113,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		m.notRun[tickLabels{outcome, otherReason}] = m.Ticks.WithLabelValues(string(outcome), otherReason)
 	}
 
+	for _, outcome := range []string{"run", "skipped", "missed", "deleted"} {
+		m.TriggersTaken.WithLabelValues(outcome)
+	}
+
 	m.Preloads.WithLabelValues("used")
 	m.Preloads.WithLabelValues("dropped")
 	m.ResolvedCommits.WithLabelValues(store.OutcomeApplied)
 	m.ResolvedCommits.WithLabelValues(store.OutcomeNotFound)
 
 	if r != nil {
-		r.MustRegister(m.Ticks, m.Lateness, m.Commits, m.CommitSeconds, m.Opens, m.Preloads, m.Shards, unreadable, m.WaitingRuns, m.lost,
+		r.MustRegister(m.Ticks, m.Lateness, m.Commits, m.CommitSeconds, m.Opens, m.Preloads, m.Shards, unreadable, m.WaitingRuns, m.TriggersWaiting, m.TriggersSent, m.TriggersTaken, m.lost,
 			m.ResolvedCommits, m.SetAside, m.TasksAside, m.TasksFailing, m.Paused, m.Expired, m.Repairs)
 	}
 

@@ -357,6 +357,11 @@ func (w *Writer) NoteEnd(t *state.Task, ev *store.ShardEvent) (outcome readmodel
 		return 0
 	}
 
+	// Somebody has written the record of an earlier end again. It is no new end.
+	if ev.Mod != ev.Create {
+		return outcome
+	}
+
 	if end.State == task.Succeeded {
 		w.noteSuccess(t, ev.Create)
 	}
@@ -371,7 +376,7 @@ func (w *Writer) NoteEnd(t *state.Task, ev *store.ShardEvent) (outcome readmodel
 
 	r := w.Index.Row(t.Row)
 	if !r.Flags.Has(readmodel.History) {
-		w.noteRecent(t, ev.Mod, end.State)
+		w.noteRecent(t, ev.Mod, end)
 	}
 
 	w.Index.Change(t.Row, func(r *readmodel.Row) {
@@ -379,7 +384,7 @@ func (w *Writer) NoteEnd(t *state.Task, ev *store.ShardEvent) (outcome readmodel
 		// After a success, nothing that was before matters.
 		r.Flags = with(r.Flags, readmodel.History, r.Flags.Has(readmodel.History) || end.State == task.Succeeded)
 
-		if !isFailure(end.State) {
+		if !end.IsFailure() {
 			return
 		}
 		r.Failures = readmodel.Count(int(r.Failures) + 1)
@@ -428,12 +433,9 @@ func takeEnd(r *readmodel.Row, end record.End, outcome readmodel.Outcome) {
 // milliseconds returns a number of milliseconds for a row, see readmodel.Milliseconds.
 func milliseconds(n int64) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-// isFailure reports whether a run ended in a way that counts as a failure of its task.
-func isFailure(s task.State) bool { return state.End{State: s}.Failed() }
-
 // noteRecent keeps an end until the earlier ones are known.
-func (w *Writer) noteRecent(t *state.Task, mod int64, s task.State) {
-	if s == task.Succeeded {
+func (w *Writer) noteRecent(t *state.Task, mod int64, end record.End) {
+	if end.State == task.Succeeded {
 		delete(w.recent, t) // nothing that was before matters
 		return
 	}
@@ -445,7 +447,7 @@ func (w *Writer) noteRecent(t *state.Task, mod int64, s task.State) {
 	}
 
 	e.last = mod
-	if isFailure(s) {
+	if end.IsFailure() {
 		e.failed = append(e.failed, mod)
 		e.failed = e.failed[max(0, len(e.failed)-maxRecent):]
 	}
@@ -471,8 +473,12 @@ func (w *Writer) NoteDead(t *state.Task, ev *store.ShardEvent) {
 	w.Touch(t)
 }
 
-// addDead adds a dead run of t, unless it is known or a run has succeeded in the same revision.
+// addDead adds a dead run of t, unless it is known, a run has succeeded in the same revision, or it is no failure.
 func (w *Writer) addDead(t *state.Task, ev *store.ShardEvent) {
+	if ev.Value != nil && !record.IsDeadFailure(ev.Value) {
+		return
+	}
+
 	if ev.Create == w.succeededAt && slices.Contains(w.succeeded, t) {
 		return
 	}
@@ -513,7 +519,7 @@ func failureOf(ev *store.ShardEvent) *readmodel.Failure {
 
 	f := &readmodel.Failure{Run: strings.Clone(ev.Run), State: task.Failed}
 	d, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
-	if err != nil || !isFailure(d.State) {
+	if err != nil || !d.IsFailure() {
 		return f
 	}
 
@@ -527,8 +533,9 @@ func failureOf(ev *store.ShardEvent) *readmodel.Failure {
 }
 
 // Wanted returns the tasks whose past is not known, and those that are failing without that it is known how, in no
-// particular order. It begins to note what Restore needs. tasks are those of the shard.
-func (w *Writer) Wanted(tasks *state.Tasks) (list []background.WantedPast) {
+// particular order. It begins to note what Restore needs. tasks are those of the shard. isRestored is set if dead runs of any task may be
+// such that a restore has lost.
+func (w *Writer) Wanted(tasks *state.Tasks, isRestored bool) (list []background.WantedPast) {
 	w.dismissed = map[string]struct{}{}
 
 	for t := range tasks.All() {
@@ -538,7 +545,7 @@ func (w *Writer) Wanted(tasks *state.Tasks) (list []background.WantedPast) {
 
 		_, isUnexplained := w.unexplained[t]
 		if isUnexplained || !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
-			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID(), IsWatched: alertsOf(t) != nil})
+			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID(), IsWatched: alertsOf(t) != nil, ReadsDead: t.IsWorkflow() || isRestored})
 		}
 	}
 
@@ -583,7 +590,7 @@ func (w *Writer) Restore(t *state.Task, p *background.Past, applied int64) {
 	w.Index.Change(t.Row, func(r *readmodel.Row) {
 		if recent == nil || recent.last <= p.Revision {
 			*r = withoutEnds(*r)
-			if p.Last.Mod != 0 {
+			if p.Last.Create != 0 {
 				takeEnd(r, p.Last.End, readmodel.OutcomeOf(p.Last.End.State))
 			}
 		}
@@ -594,12 +601,12 @@ func (w *Writer) Restore(t *state.Task, p *background.Past, applied int64) {
 
 	delete(w.recent, t)
 
-	if p.Last.Mod > applied {
-		w.readAhead[t] = p.Last.Mod
+	if p.Last.Create > applied {
+		w.readAhead[t] = p.Last.Create
 	}
 
 	// Knowledge from before the reading may be wrong, if events were lost. Events since then are not in p.
-	w.keepDead(t, func(d deadRun) bool { return d.create > max(p.DeadRevision, p.Success.Mod) })
+	w.keepDead(t, func(d deadRun) bool { return d.create > max(p.DeadRevision, p.Success.Create) })
 	for i := range p.Dead {
 		if d := &p.Dead[i]; !w.isDismissed(d) && !t.Orphan(d.Run) {
 			w.addDead(t, d)

@@ -142,7 +142,7 @@ func pastAt(story []happening, deadAt, historyAt int64) background.Past {
 		}
 
 		end, _ := record.EndOf(h.record())
-		p.Last = background.PastEnd{Mod: h.revised, End: end}
+		p.Last = background.PastEnd{Create: h.revised, End: end}
 
 		switch h.state {
 		case task.Succeeded:
@@ -154,7 +154,7 @@ func pastAt(story []happening, deadAt, historyAt int64) background.Past {
 	}
 
 	for _, ev := range dead {
-		if ev.Create > p.Success.Mod {
+		if ev.Create > p.Success.Create {
 			p.Dead = append(p.Dead, ev)
 		}
 	}
@@ -272,7 +272,7 @@ func drawStory(t *rapid.T) (story []happening) {
 			} else {
 				dead = slices.DeleteFunc(dead, func(d happening) bool { return d.run == h.run })
 			}
-		} else if isFailure(h.state) && rapid.Bool().Draw(t, "dead") {
+		} else if (state.End{State: h.state}).Failed() && rapid.Bool().Draw(t, "dead") {
 			h.dead = true
 			dead = append(dead, h)
 		}
@@ -281,6 +281,43 @@ func drawStory(t *rapid.T) (story []happening) {
 	}
 
 	return story
+}
+
+// Somebody writes the record of a run again, as it is, after another run has failed. That is no new end.
+func TestWriter_IgnoresRecordsThatAreWrittenAgain(t *testing.T) {
+	t.Parallel()
+	story := []happening{{state: task.Succeeded, run: "r102", revised: 102}, {state: task.Failed, run: "r103", dead: true, revised: 103}}
+
+	for _, again := range story {
+		w := NewWriter()
+		w.NoteLoad(100, time.UnixMilli(0))
+		at := newTask(101)
+		w.Touch(at)
+		w.Flush(101)
+
+		for _, h := range story {
+			for _, ev := range h.events() {
+				if ev.Kind == record.KindEnded {
+					w.NoteEnd(at, &ev)
+				} else {
+					w.NoteDead(at, &ev)
+				}
+			}
+			w.Flush(h.revised)
+		}
+
+		for _, ev := range again.events() {
+			if ev.Kind == record.KindEnded {
+				ev.Mod = 104
+				w.NoteEnd(at, &ev)
+			}
+		}
+		w.Flush(104)
+
+		if got, want := outcomeOf(w.Index.Row(at.Row)), outcomeAfter(story); got != want {
+			t.Errorf("%s is written again: %+v, want %+v", again.run, got, want)
+		}
+	}
 }
 
 // The history is read while the watch delivers events, and may be ahead of it or behind. It may be read again because the
@@ -316,7 +353,7 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 				w.DoubtPast(at, time.UnixMilli(0))
 			}
 
-			if rev == began && len(w.Wanted(&tasks)) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
+			if rev == began && len(w.Wanted(&tasks, false)) == 0 && !w.Index.Row(at.Row).Flags.Has(readmodel.History) {
 				t.Fatal("the past of the task is not wanted")
 			}
 
@@ -342,6 +379,14 @@ func TestWriter_KnowsThePastAsIfItHadSeenIt(t *testing.T) {
 			}
 
 			w.Flush(rev + 1)
+		}
+
+		// The dead runs whose failures the reading has found may have been dismissed since. Then the past is read again.
+		if len(w.Wanted(&tasks, false)) > 0 {
+			p := pastAt(story, last, last)
+			w.Restore(at, &p, last)
+			w.Restored()
+			w.Flush(last)
 		}
 
 		if got, want := outcomeOf(w.Index.Row(at.Row)), outcomeAfter(story); got != want {
@@ -514,7 +559,7 @@ func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
 	// What is read may be older than what is known.
 	before := outcomeOf(w.Index.Row(at.Row))
 	read := story[len(story)-2].revised
-	if wanted := w.Wanted(&tasks); len(wanted) != 1 {
+	if wanted := w.Wanted(&tasks, false); len(wanted) != 1 {
 		t.Fatalf("wanted are %v", wanted)
 	}
 	p := pastAt(story, read, read)
@@ -523,7 +568,7 @@ func TestWriter_ReadsDeadRunsWhoseDetailsItHasDropped(t *testing.T) {
 	w.Restored()
 	w.Flush(read)
 
-	if got := outcomeOf(w.Index.Row(at.Row)); got != before || w.NeedsExplanations() || len(w.Wanted(&tasks)) != 0 {
+	if got := outcomeOf(w.Index.Row(at.Row)); got != before || w.NeedsExplanations() || len(w.Wanted(&tasks, false)) != 0 {
 		t.Errorf("the row says %+v, want %+v", got, before)
 	}
 	if fault := failureFault(boardOf(w.Index).Lists.Failing, story); fault != "" {
@@ -743,4 +788,69 @@ func TestWriter_ListsAttemptsAsIfAnew(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A workflow that was cancelled is dead, so that it can be retried, but its task is not failing because of it.
+func TestWriter_CancelledDeadRunsAreNoFailures(t *testing.T) {
+	t.Parallel()
+	w := NewWriter()
+	w.NoteLoad(1, time.UnixMilli(0))
+	at := newTask(2)
+	var tasks state.Tasks
+	tasks.Put(at)
+	w.Touch(at)
+	w.Flush(2)
+
+	revision := int64(10)
+	happens := func(h happening) {
+		h.revised = revision
+		revision++
+		for _, ev := range h.events() {
+			if ev.Kind == record.KindEnded {
+				w.NoteEnd(at, &ev)
+			} else {
+				w.NoteDead(at, &ev)
+			}
+		}
+		w.Flush(h.revised)
+	}
+
+	for _, c := range []struct {
+		h       happening
+		failing bool
+	}{
+		{happening{state: task.Cancelled, run: "a", dead: true}, false},
+		{happening{state: task.Failed, run: "b", dead: true}, true},
+		{happening{state: task.Cancelled, run: "c", dead: true}, true},
+		{happening{run: "b"}, false}, // it was dismissed
+	} {
+		happens(c.h)
+		if got := outcomeOf(w.Index.Row(at.Row)).Failing; got != c.failing {
+			t.Errorf("after %+v, the task is failing: %t", c.h, got)
+		}
+	}
+}
+
+// A cancelled run of a workflow is dead, so that it can be retried, but its task is not failing.
+func TestWriter_CancelledDeadRunOfAWorkflowIsNoFailure(t *testing.T) {
+	t.Parallel()
+
+	for dead, want := range map[task.State]int{task.Cancelled: 0, task.Failed: 1} {
+		w := NewWriter()
+		at := newTask(1)
+		at.SetWorkflow(true)
+		w.Touch(at)
+		w.Flush(1)
+
+		for _, ev := range (happening{state: dead, run: "r2", dead: true, revised: 2}).events() {
+			if ev.Kind == record.KindDead {
+				w.NoteDead(at, &ev)
+			}
+		}
+		w.Flush(2)
+
+		if got := w.Index.Size().Failing; got != want {
+			t.Errorf("after a run that is %s, %d tasks are failing; want %d", dead, got, want)
+		}
+	}
 }

@@ -42,7 +42,7 @@ func ExamineAttempt(t *Task, a *Attempt, present bool, now time.Time, clearedAft
 		if a.Watch != nil {
 			a.Watch.Since = time.Time{}
 		}
-		return AbsenceStep{Cancel: (t.Orphan(a.Run) || t.Replaces(now.UnixMilli()) || t.GoesWithParent(a.Run)) && !a.Watched().Asked}
+		return AbsenceStep{Cancel: (t.Orphan(a.Run) || t.ReplacesAttempt(a, now.UnixMilli()) || t.GoesWithParent(a.Run)) && !a.Watched().Asked}
 	}
 
 	// The node is absent, and the attempt has not been read since: read it for the first time.

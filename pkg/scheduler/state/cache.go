@@ -1,6 +1,7 @@
 package state
 
 import (
+	"container/list"
 	"runtime"
 	"sync"
 	"weak"
@@ -130,5 +131,71 @@ func (c *policyCache) forgetUnused(parts policyParts) {
 
 	if c.byParts[parts].Value() == nil {
 		delete(c.byParts, parts)
+	}
+}
+
+// FlowPlans keeps plans of workflows, for all shards of a node. Beyond a limit of their size, it forgets those that were not used
+// for the longest time: their shards read them again. It is safe for concurrent use.
+type FlowPlans struct {
+	mu    sync.Mutex
+	limit int
+	size  int
+	byKey map[flowPlanKey]*list.Element
+	used  list.List // of *keptPlan, the one used last first
+}
+
+// MaxFlowPlans is the usual limit of a FlowPlans, in bytes.
+const MaxFlowPlans = 64 << 20
+
+// flowPlanKey identifies a plan: a version of a task has one.
+type flowPlanKey struct {
+	uid        string
+	generation int64
+}
+
+// keptPlan is a plan in a FlowPlans.
+type keptPlan struct {
+	key  flowPlanKey
+	plan *FlowPlan
+}
+
+// NewFlowPlans returns a FlowPlans with a limit in bytes.
+func NewFlowPlans(limit int) *FlowPlans {
+	return &FlowPlans{limit: limit, byKey: map[flowPlanKey]*list.Element{}}
+}
+
+// Plan returns the plan of a version of the task with a uid, or nil if it is not kept.
+func (c *FlowPlans) Plan(uid string, generation int64) *FlowPlan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	e := c.byKey[flowPlanKey{uid, generation}]
+	if e == nil {
+		return nil
+	}
+	c.used.MoveToFront(e)
+
+	return e.Value.(*keptPlan).plan
+}
+
+// Keep keeps a plan. The plan that was kept last stays, however large it is.
+func (c *FlowPlans) Keep(uid string, p *FlowPlan) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	key := flowPlanKey{uid, p.Generation}
+	if e := c.byKey[key]; e != nil {
+		c.used.MoveToFront(e)
+		return
+	}
+
+	c.byKey[key] = c.used.PushFront(&keptPlan{key, p})
+	c.size += p.size()
+
+	for c.size > c.limit && c.used.Len() > 1 {
+		oldest := c.used.Back()
+		kept := c.used.Remove(oldest).(*keptPlan)
+		delete(c.byKey, kept.key)
+		c.size -= kept.plan.size()
 	}
 }

@@ -40,7 +40,7 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 	}
 
 	// First the records that etcd has and the owner does not know.
-	entries, queued := make(map[string]bool, len(keys)), map[string]bool{}
+	entries, queued, links := make(map[string]bool, len(keys)), map[string]bool{}, map[string]bool{}
 	for i := range keys {
 		ev := &keys[i]
 		switch ev.Kind {
@@ -48,6 +48,8 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 			entries[ev.Task] = true
 		case record.KindQueued, record.KindPart:
 			queued[ev.Key] = true
+		case record.KindSubscriber, record.KindSent, record.KindTrigger:
+			links[ev.Key] = true
 		}
 
 		if r.LacksRecord(ev) {
@@ -84,6 +86,12 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 		}
 	}
 
+	r.Links.eachRecord(r.Keys, r.Shard, func(key string, mod int64) {
+		if mod <= rev && !links[key] {
+			doubt(key, 0)
+		}
+	})
+
 	return found
 }
 
@@ -107,13 +115,15 @@ func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
 		return r.WatermarkRev < ev.Mod
 	}
 
-	return false
+	return r.Links.lacks(ev)
 }
 
 // HasRecord reports whether a record exists according to the owner.
 func (r *Records) HasRecord(ev *store.ShardEvent) bool {
 	t := r.Tasks.Get(ev.Task)
 	switch {
+	case r.Links.has(ev):
+		return true
 	case t == nil:
 		return false
 	case ev.Kind == record.KindEntry:

@@ -50,6 +50,7 @@ type PolicyFields struct {
 	NamespaceRev       int64 // revision of the namespace's record that allowed the task; 0: not known
 	Alerts             *task.Alerts
 	Metrics            *bool // whether the task has metrics of its own; nil: as its namespace says
+	Links              []task.Link
 }
 
 // Labels are the labels of tasks.
@@ -92,6 +93,9 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 	whole := e
 	whole.Action, whole.Accept = task.Action{Noop: &task.Noop{}}, task.Accept{}
 	whole.Output.Mail, whole.Output.MailWhen, whole.Output.MailFrom = nil, "", ""
+	if len(e.Links) > 0 {
+		whole.Schedule = task.Schedules{"@daily"} // fields that concern ticks are allowed with one, and it is not known here
+	}
 
 	if err := whole.Validate(); err != nil {
 		return nil, err
@@ -113,6 +117,7 @@ func newPolicyFields(text string) (*PolicyFields, error) {
 		Output:     e.Output,
 		Alerts:     e.Alerts,
 		Metrics:    e.Metrics,
+		Links:      e.Links,
 
 		NamespaceRev: e.NamespaceRev,
 	}, nil
@@ -168,6 +173,17 @@ func countTicks(s *schedule.Schedule) uint8 {
 	}
 
 	return uint8(ticks)
+}
+
+// LinkGeneration returns the generation of the task's link to a source, or 0 if it does not run after that task.
+func (p *PolicyFields) LinkGeneration(source string) int64 {
+	for _, l := range p.Links {
+		if l.Task == source {
+			return l.Generation
+		}
+	}
+
+	return 0
 }
 
 // Sticky reports whether a task's runs stay on the node that had the last one.

@@ -90,20 +90,23 @@ func (l *NamespaceLimits) Refusal(t *Task) string {
 	if err != nil {
 		return "its action, which cannot be read" // the entry was read with it
 	}
-	return access.Forbidden(l.record, &a)
+	return l.RefusalOf(a)
 }
 
-// JoinSelector returns the selector of a policy and that of the namespace in one: both must hold (see
-// access.JoinSelector).
-func (l *NamespaceLimits) JoinSelector(p *Policy) task.Selector {
-	joined, known := l.joined[p.Target.Selector]
+// RefusalOf returns what of an action the record does not allow, or "".
+func (l *NamespaceLimits) RefusalOf(a task.Action) string { return access.Forbidden(l.record, &a) }
+
+// JoinSelector returns a selector and that of the namespace in one: both must hold (see access.JoinSelector). text is the same
+// selector as text.
+func (l *NamespaceLimits) JoinSelector(text string, s task.Selector) task.Selector {
+	joined, known := l.joined[text]
 	if !known {
 		if l.joined == nil || len(l.joined) == maxJoinedSelectors {
 			l.joined = map[string]task.Selector{}
 		}
 
-		joined = slices.Concat(l.selector, p.Selector)
-		l.joined[strings.Clone(p.Target.Selector)] = joined
+		joined = slices.Concat(l.selector, s)
+		l.joined[strings.Clone(text)] = joined
 	}
 
 	return joined

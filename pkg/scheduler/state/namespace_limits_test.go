@@ -19,7 +19,7 @@ func TestJoinSelector_IsKeptForEachVersionAndSelector(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		joined := checks.Of("default", n, t.FailNow).JoinSelector(&Policy{PolicyFields: &PolicyFields{Selector: selector, Target: task.Target{Selector: text}}})
+		joined := checks.Of("default", n, t.FailNow).JoinSelector(text, selector)
 		if !joined.Matches(map[string]string{"team": "a", "zone": zone}) || joined.Matches(map[string]string{"zone": zone}) || joined.Matches(map[string]string{"team": "a"}) {
 			t.Fatal(joined)
 		}

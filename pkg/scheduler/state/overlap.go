@@ -36,8 +36,10 @@ func (t *Task) Doing(now int64) (d tickpolicy.Activity) {
 		case q.DispatchedBefore():
 			d.Begun++
 			d.Catching = d.Catching || joins && q.Trigger == task.TriggerCatchUp
-		case q.Trigger != task.TriggerManual:
-			// Manual runs count as waiting (All), but not as ticks.
+		case q.Trigger == task.TriggerAfter:
+			d.After++
+		case q.HasTick():
+			// Manual and triggered runs count as waiting (All), but not as ticks.
 			d.Ticks++
 
 			switch q.Reason {
@@ -57,7 +59,7 @@ func (t *Task) JoinsLate() bool { return t.Policy != nil && t.Policy.Rule.JoinsL
 
 // WaitsForTurn reports whether a waiting run is a late tick that has not been dispatched yet.
 func (w *Waiting) WaitsForTurn() bool {
-	return w.Reason == task.ReasonCatchUp && w.Trigger != task.TriggerManual && !w.DispatchedBefore()
+	return w.Reason == task.ReasonCatchUp && w.HasTick() && !w.DispatchedBefore()
 }
 
 // IsPlainManual reports whether a run is a manual run that has not been dispatched, and that may start at any time.
@@ -109,7 +111,7 @@ func (t *Task) TargetDown(now int64) (down bool, until int64) {
 	return down, until
 }
 
-// Replacer returns the newest tick of t that waits to replace active runs, or nil if there is none. It
+// Replacer returns the newest tick or triggered run of t that waits to replace active runs, or nil if there is none. It
 // skips ticks for which expired returns true. Every owner recognizes such a tick by its reason.
 func (t *Task) Replacer(expired func(*Waiting) bool) *Waiting {
 	if t.Policy == nil || t.Policy.Overlap != task.OverlapReplace {
@@ -132,6 +134,16 @@ func (t *Task) Replaces(now int64) bool {
 	return len(t.Active()) > 0 && t.Replacer(func(q *Waiting) bool { return q.Expired(now) }) != nil
 }
 
+// ReplacesAttempt reports whether an attempt of t must be cancelled because a tick waits to replace it. The parts of a workflow
+// end because their run is replaced, which first cleans up. While the record of a run cannot be read, its parts may be such.
+func (t *Task) ReplacesAttempt(a *Attempt, now int64) bool {
+	if parent, _, isPart := task.ParentOf(a.Run); isPart && t.Activity != nil && slices.Contains(t.Activity.Unreadable, parent) {
+		return false
+	}
+
+	return t.Replaces(now) && t.StepOf(a.Run) == nil
+}
+
 // Expired reports whether a waiting run cannot start any more, because its start deadline has passed before
 // its first attempt began (G22). A run that was handed back has not begun, so its deadline still applies. So does that of
 // a run that sent nothing: its record keeps the deadline.
@@ -142,7 +154,7 @@ func (w *Waiting) Expired(now int64) bool {
 // NewestReason returns why the newest tick of t waits that was not dispatched before.
 func (t *Task) NewestReason() string {
 	for i := len(t.Queue()) - 1; i >= 0; i-- {
-		if q := t.Queue()[i]; q.Trigger != task.TriggerManual && !q.DispatchedBefore() {
+		if q := t.Queue()[i]; q.HasTick() && !q.DispatchedBefore() {
 			return q.Reason
 		}
 	}

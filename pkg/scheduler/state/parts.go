@@ -47,6 +47,7 @@ func PartRun(q *Waiting, index int, owner string, now time.Time) task.Run {
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: owner, Attempt: 1, CreatedAt: task.At(now), FanOut: task.FanOut{PartCount: q.Fan.Count},
 		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames, Args: q.Args},
+		Causation: q.Causation,
 	}
 }
 
@@ -134,7 +135,7 @@ func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 
 	// Parts that are left are left only because the run was cancelled.
 	for _, i := range f.Left {
-		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
+		f.Parts = append(f.Parts, task.Part{Index: i, State: stateOfCut(f.Cancel), Reason: f.Cancel})
 	}
 
 	for _, r := range t.Activity.Returned {
@@ -143,7 +144,7 @@ func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 		}
 
 		f.Parts = append(f.Parts, r.Part)
-		cut = cut || r.State == task.Cancelled
+		cut = cut || r.State == task.Cancelled || r.Reason == task.ReasonRestored
 
 		if r.State == task.Succeeded {
 			f.Succeeded++
@@ -170,7 +171,7 @@ func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 
 	switch {
 	case f.Cancel != "" && cut:
-		end.State, end.Reason = task.Cancelled, f.Cancel
+		end.State, end.Reason = stateOfCut(f.Cancel), f.Cancel
 	case f.Met():
 		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", nil
 	default:
@@ -179,6 +180,14 @@ func ConcludeParts(t *Task, q *Waiting, now time.Time) task.Run {
 	}
 
 	return end
+}
+
+// stateOfCut returns the state of a run, or of a part, that was cut short for a reason.
+func stateOfCut(reason string) task.State {
+	if reason == task.ReasonRestored {
+		return task.Lost
+	}
+	return task.Cancelled
 }
 
 // describeUnsuccessfulParts returns a message that names the parts that did not succeed, for people. It is cut

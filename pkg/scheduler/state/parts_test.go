@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -143,5 +144,32 @@ func TestConclude(t *testing.T) {
 				t.Errorf("its parts are %+v", end.Fan)
 			}
 		})
+	}
+}
+
+// The steps of a workflow have actions of different kinds. Only the record of the run says which part is of which step.
+func TestPoolOf_StepOfAWorkflow_IsThatOfItsKind(t *testing.T) {
+	t.Parallel()
+	at := task.At(time.Unix(1, 0))
+	flow := &task.Flow{Steps: []task.FlowStep{
+		{Name: "load", Kind: task.KindProcess, OpenedAt: at, Count: 2},
+		{Name: "send", Kind: task.KindHTTP, Secret: true, OpenedAt: at, First: 2, Count: 1},
+		{Name: "clean", Kind: task.KindProcess},
+	}}
+	run := task.Run{ID: "20260102T120000.000Z-abcd", State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Count: 3, Flow: flow}}}
+	flows := &Task{Policy: &Policy{PolicyFields: &PolicyFields{}}, Activity: &Activity{Queue: []*Waiting{{Waiting: task.Waiting{Run: run}}}}}
+	flows.SetWorkflow(true)
+
+	for part, want := range map[int]struct {
+		pool   placement.Pool
+		secret bool
+	}{0: {placement.ProcessSlots, false}, 1: {placement.ProcessSlots, false}, 2: {placement.HTTPSlots, true}} {
+		id := task.PartID(run.ID, part)
+		if pool := flows.PoolOf(id); pool != want.pool {
+			t.Errorf("part %d takes slots of pool %v; want %v", part, pool, want.pool)
+		}
+		if w := flows.WantOf(id); w.Pool != want.pool || w.Secret != want.secret {
+			t.Errorf("part %d wants %+v", part, w)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,19 +30,28 @@ type Past struct {
 	// nothing has ended.
 	Known bool
 	Ended int64
+	// HasRestored means that the outcome of a run or a tick is task.ReasonRestored, among the records that were read or delivered.
+	HasRestored bool
 
 	Deletion *background.Deletion // deletion because of the ttl that was requested, or nil
 }
 
 // End is how a run ended, or that a tick did not run.
 type End struct {
-	Mod   int64 // mod revision of the history record
-	State task.State
+	Create int64 // create revision of the history record, which a rewritten record keeps
+	State  task.State
+	// IsRestored means that a restore has lost how the run ended. That says nothing about the task.
+	IsRestored bool
+}
+
+// newEnd returns the end in a history record.
+func newEnd(create int64, r *task.Run) End {
+	return End{Create: create, State: r.State, IsRestored: r.Reason == task.ReasonRestored}
 }
 
 // Failed reports whether a run ended in a way that counts as a failure.
 func (e End) Failed() bool {
-	return e.State == task.Failed || e.State == task.TimedOut || e.State == task.Lost
+	return (e.State == task.Failed || e.State == task.TimedOut || e.State == task.Lost) && !e.IsRestored
 }
 
 // Own returns the counts, pauses and node that the entry records.
@@ -132,13 +142,27 @@ func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 	}
 
 	p.noteEnded(r.EndedAt.UnixMilli(), now)
+	p.HasRestored = p.HasRestored || r.Reason == task.ReasonRestored
 
 	// An owner that has not read the history yet may see only the record of a node that was cut off. An end in the history
 	// may be later.
 	p.Known = p.Studied
 
 	if p.Studied && t.CountsFailures() {
-		p.Ends = append(p.Ends, End{ev.Mod, r.State})
+		p.addEnd(ev, &r)
+	}
+}
+
+// addEnd adds an end. A record that was written again, for example without its output, is no other end. It counts only if its first version
+// was not seen.
+func (p *Past) addEnd(ev *store.ShardEvent, r *task.Run) {
+	if ev.Create != ev.Mod && (ev.Create <= p.Own.Counted || slices.ContainsFunc(p.Ends, func(e End) bool { return e.Create == ev.Create })) {
+		return
+	}
+
+	p.Ends = append(p.Ends, newEnd(ev.Create, r))
+	if ev.Create != ev.Mod {
+		slices.SortStableFunc(p.Ends, func(a, b End) int { return cmp.Compare(a.Create, b.Create) })
 	}
 }
 
@@ -173,7 +197,7 @@ func InARow(failures int, ends []End) int {
 
 // Uncounted returns the ends that Own.Failures does not count yet.
 func (p *Past) Uncounted() []End {
-	i := slices.IndexFunc(p.Ends, func(e End) bool { return e.Mod > p.Own.Counted })
+	i := slices.IndexFunc(p.Ends, func(e End) bool { return e.Create > p.Own.Counted })
 	if i < 0 {
 		return nil
 	}
@@ -246,9 +270,11 @@ type HistoryReader struct {
 	// may be that of an older record: a node that was cut off records an end late.
 	last int64
 	// unreadable means that the newest record cannot be read, so the time of the last end is unknown. The
-	// newest record is the one with the highest mod revision. It often does not have the highest key: a
+	// newest record is the one with the highest create revision. It often does not have the highest key: a
 	// long run ends after later ticks.
 	unreadable bool
+	// hasRestored means that one of the records has the reason task.ReasonRestored.
+	hasRestored bool
 }
 
 // NewHistoryReader returns a reader of t's history as of revision rev. keys are its records, the newest
@@ -284,7 +310,7 @@ func (h *HistoryReader) Wants(most int) []store.ShardEvent {
 			return nil
 		}
 
-		for n < min(most, len(h.keys)) && h.keys[n].Mod > t.Own().Counted {
+		for n < min(most, len(h.keys)) && h.keys[n].Create > t.Own().Counted {
 			n++
 		}
 	}
@@ -305,7 +331,8 @@ func (h *HistoryReader) Take(ev store.ShardEvent) {
 		return
 	}
 
-	h.ends = append(h.ends, End{ev.Mod, r.State})
+	h.ends = append(h.ends, newEnd(ev.Create, &r))
+	h.hasRestored = h.hasRestored || r.Reason == task.ReasonRestored
 	h.last = max(h.last, r.EndedAt.UnixMilli())
 }
 
@@ -326,12 +353,12 @@ func (h *HistoryReader) Conclude(now int64) {
 	}
 
 	p.noteEnded(last, now)
-	p.Known = true
+	p.Known, p.HasRestored = true, p.HasRestored || h.hasRestored
 
-	if len(h.keys) > 0 && h.keys[0].Mod > h.t.Own().Counted {
+	if len(h.keys) > 0 && h.keys[0].Create > h.t.Own().Counted {
 		// Uncounted records are left that were not read. The failures before those that were read do not
 		// add to them, because a run may have succeeded in between. An artificial success marks that.
-		h.ends = append(h.ends, End{h.keys[0].Mod, task.Succeeded})
+		h.ends = append(h.ends, End{Create: h.keys[0].Create, State: task.Succeeded})
 	}
 
 	slices.Reverse(h.ends)

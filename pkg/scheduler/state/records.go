@@ -25,6 +25,9 @@ type Records struct {
 	Watermark    record.Watermark
 	WatermarkRev int64
 
+	// Links connect the tasks with those that run after them.
+	Links Links
+
 	parts record.EntryParts // scratch space for splitting entries
 }
 
@@ -126,16 +129,28 @@ func (r *Records) ReadEntry(t *Task, value []byte, d Definitions) (err error) {
 
 	// From here on nothing can fail.
 	t.SetOwn(own)
-	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
-	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
-	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
+	t.Text = joinText(t.FullName(), p.UID, p.Action)
+	t.UIDLen, t.Secret = uint8(len(p.UID)), action.NeedsKey()
 	t.SetHTTP(action.HTTP != nil)
+	t.SetWorkflow(action.Workflow != nil)
 
 	r.Tasks.Put(t) // its text has changed
 	t.Checked = 0  // nothing is known of the new action
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 
 	return nil
+}
+
+// joinText returns a Task.Text. It allocates only the result: garbage of the same size between the texts of a million tasks would
+// stay in memory as free slots.
+func joinText(name string, uid, action []byte) string {
+	var b strings.Builder
+	b.Grow(len(name) + len(uid) + len(action))
+	b.WriteString(name)
+	b.Write(uid)
+	b.Write(action)
+
+	return b.String()
 }
 
 // Opening describes how a worker found its shard when it became the owner. It is used for the reasons of

@@ -59,9 +59,10 @@ func (t *Task) DropIdleActivity() {
 // Waiting is a run in the queue: its record, and what its owner knows in addition.
 type Waiting struct {
 	task.Waiting
-	Mod   int64 // mod revision of the record
-	Seen  int64 // when the owner first received the record, in Unix ms by its own clock; 0: it wrote the record
-	Parts PartsMemory
+	Mod    int64 // mod revision of the record
+	Create int64 // create revision of the record
+	Seen   int64 // when the owner first received the record, in Unix ms by its own clock; 0: it wrote the record
+	Parts  PartsMemory
 }
 
 // PartsMemory is what an owner keeps about a run with parts in addition to its record. It is lost when the owner
@@ -71,6 +72,7 @@ type PartsMemory struct {
 	Away    map[string]time.Time
 	ToldAt  time.Time // when the record was last written
 	Missing time.Time // since when parts have no record anywhere; zero: all have one
+	Flow    FlowMemory
 }
 
 // Attempt is an attempt in the inbox of a node.
@@ -110,13 +112,16 @@ const clockSlack = 5 * time.Second
 // NotBefore returns the earliest time at which a waiting run may start, or zero. The time of a retry was
 // set by the clock of the node that ran the last attempt, which may be wrong. So a retry waits at most as
 // long as its policy says, counted from when this owner received it.
-func (t *Task) NotBefore(q *Waiting) time.Time {
+func (t *Task) NotBefore(q *Waiting) time.Time { return t.NotBeforeBy(q, t.Policy.Retry) }
+
+// NotBeforeBy is like NotBefore for a run with a retry policy of its own.
+func (t *Task) NotBeforeBy(q *Waiting, retry task.Retry) time.Time {
 	at := q.NotBefore.Time
 	if q.Seen == 0 || at.IsZero() || q.UnderWay() {
 		return at
 	}
 
-	latest := Instant(q.Seen).Add(t.longestWait(q))
+	latest := Instant(q.Seen).Add(longestWait(q, retry))
 	if at.After(latest.Add(clockSlack)) {
 		return latest
 	}
@@ -124,9 +129,8 @@ func (t *Task) NotBefore(q *Waiting) time.Time {
 	return at
 }
 
-// longestWait returns how long a retry may wait by the task's policy.
-func (t *Task) longestWait(q *Waiting) time.Duration {
-	retry := t.Policy.Retry
+// longestWait returns how long a retry may wait by its policy.
+func longestWait(q *Waiting, retry task.Retry) time.Duration {
 	if q.NotBeforeBy == task.NotBeforeByTarget {
 		return max(retry.MaxBackoff.Std(), task.MaxUnsentBackoff)
 	}
@@ -291,6 +295,8 @@ type Returned struct {
 	task.Part
 	Parent string // id of its run
 	Mod    int64  // mod revision of its record
+	// Results has all results of a step without map, which other steps may need. Part.Results has them only if they are short.
+	Results map[string]string
 }
 
 // CountEnded returns how many parts of a run have ended, and how many of these succeeded. t must have an
@@ -327,11 +333,28 @@ func (t *Task) ParentOf(part string) *Waiting {
 	return nil
 }
 
+// StepOf returns the step of a workflow to which a part belongs. It returns nil for every other run, and if the record of the
+// run to which the part belongs is not known.
+func (t *Task) StepOf(part string) *task.FlowStep {
+	if t.Activity == nil {
+		return nil
+	}
+
+	q := t.ParentOf(part)
+	if q == nil || q.Fan.Flow == nil {
+		return nil
+	}
+	_, index, _ := task.ParentOf(part)
+
+	return q.Fan.Flow.StepOf(index)
+}
+
 // EndsWithParent returns why a part must end with its run, and who cancelled the run. The reason is empty
 // if the part may continue.
 func (t *Task) EndsWithParent(part string) (reason string, who *task.Actor) {
 	if q := t.ParentOf(part); q != nil {
-		return q.Fan.Cancel, q.CancelledBy
+		_, index, _ := task.ParentOf(part)
+		return q.Fan.CutsPart(index), q.CancelledBy
 	}
 	return "", nil
 }

@@ -69,6 +69,7 @@ const (
 	listedMark marks = 1 << iota
 	touchedMark
 	httpMark
+	workflowMark
 )
 
 // set sets or clears a flag, and reports whether that changes it.
@@ -96,6 +97,12 @@ func (t *Task) IsHTTP() bool { return t.marks&httpMark != 0 }
 
 // SetHTTP sets or clears what IsHTTP returns.
 func (t *Task) SetHTTP(on bool) { t.marks.set(httpMark, on) }
+
+// IsWorkflow reports whether the task's action is a workflow. The entry does not contain its steps.
+func (t *Task) IsWorkflow() bool { return t.marks&workflowMark != 0 }
+
+// SetWorkflow sets or clears what IsWorkflow returns.
+func (t *Task) SetWorkflow(on bool) { t.marks.set(workflowMark, on) }
 
 // FullName returns namespace/name.
 func (t *Task) FullName() string { return t.Text[:t.NameLen] }
@@ -215,12 +222,35 @@ func (t *Task) Want() placement.Want {
 	return w
 }
 
-// Pool returns whose slots an attempt of t takes.
-func (t *Task) Pool() placement.Pool {
-	if t.IsHTTP() {
+// Pool returns whose slots an attempt of t takes. For a part, PoolOf returns them.
+func (t *Task) Pool() placement.Pool { return poolFor(t.IsHTTP()) }
+
+// PoolOf returns whose slots an attempt of a run of t takes. The steps of a workflow have actions of different kinds, so for
+// their parts, that depends on the step.
+func (t *Task) PoolOf(run string) placement.Pool {
+	if s := t.StepOf(run); s != nil {
+		return poolFor(s.Kind == task.KindHTTP)
+	}
+	return t.Pool()
+}
+
+// poolFor returns the slots of requests, or those of processes.
+func poolFor(isHTTP bool) placement.Pool {
+	if isHTTP {
 		return placement.HTTPSlots
 	}
 	return placement.ProcessSlots
+}
+
+// WantOf is like Want for a part of a run. The step of a workflow determines whether its parts take slots for requests, and
+// whether they need a secret.
+func (t *Task) WantOf(part string) placement.Want {
+	w := t.Want()
+	if s := t.StepOf(part); s != nil {
+		w.Pool, w.Secret = poolFor(s.Kind == task.KindHTTP), s.Secret
+	}
+
+	return w
 }
 
 // EntryRecords returns how many writes of its entry the dispatch of a run may cause: with the sticky

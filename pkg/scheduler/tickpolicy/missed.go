@@ -36,6 +36,8 @@ type Lateness struct {
 	Policy   task.MissedPolicy
 	Deadline time.Duration // start deadline, from when a tick is due; 0: none
 	Opened   time.Time     // when the owner opened the shard
+	// LostUntil is the last moment at which a history that a restore has lost may have decided ticks; zero: there was none.
+	LostUntil time.Time
 }
 
 // DecideLate decides every tick after the instant after that is due at upTo. now is the current time.
@@ -45,7 +47,20 @@ type Lateness struct {
 //	skip    no tick runs, except the newest if it is still within its grace
 //
 // No tick that is past its start deadline runs (G22). All other ticks are missed.
+//
+// A tick that is due up to LostUntil does not run, whatever the policy says: it may have run in the lost history. The policy decides
+// about those that are due later.
 func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
+	var c lateDecision
+	end := s.DueBy(upTo)
+
+	if !l.LostUntil.IsZero() {
+		after = c.missLost(s, after, end, l.LostUntil)
+		if !end.After(after) {
+			return c
+		}
+	}
+
 	want, oldest := 1, now.Add(-l.Policy.Window.Std())
 
 	switch l.Policy.Policy {
@@ -61,14 +76,13 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	}
 
 	// The ticks that may run are the newest ones that are not older than oldest.
-	end := s.DueBy(upTo)
 	_, _, count, run := s.Missed(after, end, want)
 	tooOld := s.DueBy(oldest.Add(-1))
 	for len(run) > 0 && !run[0].After(tooOld) {
 		run = run[1:]
 	}
 
-	c := lateDecision{Run: run}
+	c.Run = run
 
 	if int64(len(run)) == count {
 		return c
@@ -82,6 +96,24 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	c.addReasons(l, s, after, end, now)
 
 	return c
+}
+
+// missLost adds the ticks in (after, end] that are due up to an instant, because a lost history may have decided them. It returns after
+// which instant the others are.
+func (d *lateDecision) missLost(s Ticks, after, end, until time.Time) (rest time.Time) {
+	last := s.DueBy(until)
+	if last.After(end) {
+		last = end
+	}
+	if !last.After(after) {
+		return after
+	}
+
+	if first, newest, n, _ := s.Missed(after, last, 0); n > 0 {
+		d.Missed, d.Last = append(d.Missed, MissedTicks{first, newest, n, task.ReasonRestored}), newest
+	}
+
+	return last
 }
 
 // addReasons divides the ticks in (after, end], which are missed, into ranges by reason. Each tick gets the

@@ -43,6 +43,9 @@ func NewOverlapRule(e task.Entry) OverlapRule {
 	return r
 }
 
+// Room returns how many ticks may wait, or how many runs.
+func (r OverlapRule) Room() int { return r.room }
+
 // JoinsLate reports whether ticks on time join late ones: with overlap skip and replace, and missed all.
 func (r OverlapRule) JoinsLate() bool { return r.joins > 0 }
 
@@ -53,6 +56,7 @@ type Activity struct {
 	Ticks  int // waiting ticks that were not dispatched yet
 	Held   int // those of Ticks that wait for active runs to end
 	Late   int // those of Ticks that wait for their turn to be caught up (reason catch_up)
+	After  int // waiting runs that ends of other tasks have started and that were not dispatched yet
 	All    int // all waiting runs, without runs that have their parts
 
 	// These are known only for a rule of which ticks on time join late ones.
@@ -89,7 +93,7 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 		switch {
 		case d.Late < r.joins && !d.Skipping:
 			return Join
-		case !free || d.Ticks > d.Late || d.Skipping:
+		case !free || d.Ticks > d.Late || d.Skipping || r.waitsBehind(d):
 			return Skip
 		}
 
@@ -99,7 +103,7 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 	switch {
 	case r.policy == task.OverlapSkip && (!free || d.Ticks > d.Late):
 		return Skip
-	case r.policy == task.OverlapReplace && (!free || d.Ticks > 0):
+	case r.policy == task.OverlapReplace && (!free || d.Ticks > 0 || r.waitsBehind(d)):
 		// The active runs are cancelled for this tick, and older waiting ticks are replaced. So the limit
 		// of the queue does not apply.
 		return Wait
@@ -110,6 +114,18 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 	return r.DecideWaitingTick(d)
 }
 
+// waitsBehind reports whether a tick must not start because a run waits that the end of another task has started. With the
+// replace policy, that run would cancel the tick as soon as it is active, although the tick is newer.
+func (r OverlapRule) waitsBehind(d Activity) bool {
+	return r.policy == task.OverlapReplace && d.After > 0
+}
+
+// LateGoesFirst reports whether the first of several late ticks may start at once: no run is active, and with a policy that
+// limits active runs, no tick waits.
+func (r OverlapRule) LateGoesFirst(d Activity) bool {
+	return r.Free(d) && (r.Most == 0 || d.Ticks == 0) && !r.waitsBehind(d)
+}
+
 // Free reports whether one more run may be active (G8).
 func (r OverlapRule) Free(d Activity) bool {
 	return !d.TargetDown && mayStart(r.Most, d.Active, d.Begun)
@@ -118,7 +134,7 @@ func (r OverlapRule) Free(d Activity) bool {
 // HasOneTurn reports whether late ticks wait, and exactly one more run may be active. Then a late tick and a
 // tick on time cannot both start.
 func (r OverlapRule) HasOneTurn(d Activity) bool {
-	return d.Late > 0 && (r.policy != task.OverlapReplace || r.joins > 0) && r.Free(d) && !r.Free(r.AfterLateStart(d))
+	return d.Late > 0 && (r.policy != task.OverlapReplace || r.joins > 0) && r.Free(d) && !r.Free(r.AfterLateStart(d)) && !r.waitsBehind(d)
 }
 
 // AfterLateStart returns what a task is doing after one of its late ticks has started.
@@ -211,6 +227,7 @@ type Candidate struct {
 	Expired  bool // its first attempt has not begun, and its start deadline has passed
 	Replacer bool // it is the newest tick that waits to replace active runs
 	Newer    bool // its tick is newer than the replacer's, as that of a tick which was decided late can be
+	Late     bool // it is a late tick that waits for its turn
 
 	TargetDown bool // a run of its task waits for its target (Activity.TargetDown)
 }
@@ -220,13 +237,13 @@ type Candidate struct {
 // dispatched before and precede this one.
 //
 // A replacement ends runs that were dispatched before, and older ticks. Manual runs that have not begun,
-// and newer ticks, wait until the replacement has started. While a run waits for its target, ticks wait. A manual run
+// newer ticks, and late ticks of which each must run wait until the replacement has started. While a run waits for its target, ticks wait. A manual run
 // starts: a user may want to know whether the target is back.
 func (r OverlapRule) DecideWaitingRun(c Candidate, replacing bool, active, others int) Turn {
 	switch {
 	case c.Expired:
 		return TurnExpire
-	case replacing && !c.Replacer && (c.Begun || !c.Manual && !c.Newer):
+	case replacing && !c.Replacer && (c.Begun || !c.Manual && !c.Newer && !(c.Late && r.JoinsLate())):
 		return TurnReplaced
 	case replacing && !c.Replacer:
 		return TurnWait

@@ -60,6 +60,41 @@ func (d lateDecision) tell() string {
 	return strings.Join(parts, "; ")
 }
 
+// What a lost history may have decided is missed before the policy is asked, by when it is due.
+func TestBehind_MissesWhatALostHistoryMayHaveDecided(t *testing.T) {
+	t.Parallel()
+	minutes := listed{60, 120, 180, 240, 300}
+	latest := policy(task.MissedLatest, 10*time.Second, time.Hour, 100)
+	all := policy(task.MissedAll, 10*time.Second, time.Hour, 100)
+	for _, c := range []struct {
+		name     string
+		policy   task.MissedPolicy
+		deadline time.Duration
+		until    float64
+		want     string
+	}{
+		{"none of them", latest, 0, 59, "missed 4 from 60 to 240: came_to_light_late; run 300"},
+		{"some of them", latest, 0, 180, "missed 3 from 60 to 180: restored; missed 1 from 240 to 240: came_to_light_late; run 300"},
+		{"all but the newest", latest, 0, 299, "missed 4 from 60 to 240: restored; run 300"},
+		{"all of them", latest, 0, 300, "missed 5 from 60 to 300: restored"},
+		{"longer than now", latest, 0, 1000, "missed 5 from 60 to 300: restored"},
+		{"each must run", all, 0, 120, "missed 2 from 60 to 120: restored; run 180 240 300"},
+		{"before all other reasons", policy(task.MissedAll, time.Second, time.Minute, 100), 30 * time.Second, 120,
+			"missed 2 from 60 to 120: restored; missed 2 from 180 to 240: start_deadline; run 300"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := Lateness{Policy: c.policy, Deadline: c.deadline, Opened: sec(0), LostUntil: sec(c.until)}
+			d := DecideLate(l, minutes, sec(0), sec(310), sec(310))
+			if got := d.tell(); got != c.want {
+				t.Errorf("\n got  %s\n want %s", got, c.want)
+			}
+			if last := d.Missed[len(d.Missed)-1].Last; !d.Last.Equal(last) {
+				t.Errorf("the last missed tick is %s, not %s", d.Last, last)
+			}
+		})
+	}
+}
+
 func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 	t.Parallel()
 	minutes := listed{60, 120, 180, 240, 300}
@@ -272,6 +307,8 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		{"replace, active", replace, Activity{Active: 1}, Wait, task.ReasonOverlap},
 		{"replace, whatever waits", replace, Activity{Ticks: 1, Late: 1, All: 400}, Wait, task.ReasonOverlap},
 		{"replace, a manual run waits", replace, Activity{All: 1}, Fire, ""},
+		{"replace, a run after another task waits", replace, Activity{After: 1, All: 1}, Wait, task.ReasonOverlap},
+		{"skip, a run after another task waits", skip, Activity{After: 1, All: 1}, Fire, ""},
 		{"allow", all, Activity{Active: 7, Begun: 3, Ticks: 4, Held: 4, All: 7}, Fire, ""},
 		{"two, one active", two, Activity{Active: 1}, Fire, ""},
 		{"two, both active", two, Activity{Active: 1, Begun: 1, All: 1}, Wait, task.ReasonLimit},
@@ -303,6 +340,8 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		{"replace and all, the last late tick runs", replaceAll, Activity{Active: 1, Catching: true}, Join, task.ReasonOverlap},
 		{"replace and all, too many late ticks", replaceAll, Activity{Active: 1, Ticks: 105, Late: 105, All: 105}, Skip, ""},
 		{"replace and all, until the late ticks have run", replaceAll, Activity{Active: 1, Catching: true, Skipping: true}, Skip, ""},
+		{"replace and all, a run after another task waits", replaceAll, Activity{After: 1, All: 1}, Wait, task.ReasonOverlap},
+		{"replace and all, too many late ticks behind a run after another task", replaceAll, Activity{After: 1, Ticks: 105, Late: 105, All: 106}, Skip, ""},
 		{"two, beside many late ticks", two, Activity{Active: 2, Ticks: 400, Late: 400, All: 400}, Wait, task.ReasonLimit},
 		{"two, full", two, Activity{Active: 2, Ticks: MaxWaiting, Held: MaxWaiting, All: MaxWaiting}, QueueFull, task.ReasonLimit},
 	} {
@@ -322,6 +361,39 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 
 	if n := oldest.TicksToDrop(Activity{Ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).TicksToDrop(Activity{Ticks: 100}) != 0 {
 		t.Errorf("a queue whose limit was lowered drops %d", n)
+	}
+}
+
+// With the replace policy, a run that waits after another task would cancel a late tick that starts before it. If each late tick must run,
+// it replaces none of those that wait, either.
+func TestOverlapRule_LateTicksWaitForRunsAfterOthers(t *testing.T) {
+	t.Parallel()
+	skipAll, replace, replaceAll := rule(task.OverlapSkip, missedAll(5)), rule(task.OverlapReplace), rule(task.OverlapReplace, missedAll(5))
+
+	for _, c := range []struct {
+		name        string
+		rule        OverlapRule
+		Activity    Activity
+		first, turn bool // LateGoesFirst, HasOneTurn
+	}{
+		{"replace", replaceAll, Activity{}, true, false},
+		{"replace, late ticks wait", replaceAll, Activity{Ticks: 2, Late: 2, All: 2}, false, true},
+		{"replace, a run after another task waits", replaceAll, Activity{After: 1, All: 1}, false, false},
+		{"replace, it waits beside late ticks", replaceAll, Activity{After: 1, Ticks: 2, Late: 2, All: 3}, false, false},
+		{"skip, a run after another task waits", skipAll, Activity{After: 1, All: 1}, true, false},
+		{"skip, it waits beside late ticks", skipAll, Activity{After: 1, Ticks: 2, Late: 2, All: 3}, false, true},
+	} {
+		if first, turn := c.rule.LateGoesFirst(c.Activity), c.rule.HasOneTurn(c.Activity); first != c.first || turn != c.turn {
+			t.Errorf("%s: the first late tick starts at once: %t, late ticks have a turn: %t", c.name, first, turn)
+		}
+	}
+
+	late := Candidate{Late: true}
+	if got := replaceAll.DecideWaitingRun(late, true, 0, 0); got != TurnWait {
+		t.Errorf("with missed all, a late tick beside a replacement has the turn %d", got)
+	}
+	if got := replace.DecideWaitingRun(late, true, 0, 0); got != TurnReplaced {
+		t.Errorf("with missed latest, a late tick beside a replacement has the turn %d", got)
 	}
 }
 

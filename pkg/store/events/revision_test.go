@@ -31,6 +31,7 @@ const (
 	itsSpec   = "tasks/ops/a"
 	itsEntry  = "shards/0003/tasks/ops/a"
 	itsSecret = "secrets/ops/db"
+	itsCursor = "shards/0003/sent/ops/a"
 
 	secretSet  = `{"generation":1,"change":"set","keys":["a","b"],"key_id":"k1","sealed":"eA==","updated_by":{"subject":"ann"}}`
 	secretGone = `{"generation":2,"change":"deleted","updated_by":{"subject":"bob"}}`
@@ -62,6 +63,14 @@ const (
 	skipped2       = `{"uid":"u","state":"skipped","reason":"overlap","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":2}`
 	missed         = `{"uid":"u","state":"missed","reason":"no_owner","trigger":"schedule","last":"2026-11-20T13:00:00Z","count":7}`
 )
+
+// flowRuns is the record of a run of a workflow that is under way, with more fields of its parts.
+func flowRuns(fields string) string {
+	return `{"uid":"u","state":"running","trigger":"schedule","cancelled_by":{"subject":"ann"},"fan_out":{` + fields + `"count":2,"ended":1,"flow":{"steps":[{"name":"a","kind":"noop"}]}}}`
+}
+
+// flowPaused is the same while it is paused.
+var flowPaused = strings.Replace(flowRuns(""), `"uid":"u",`, `"uid":"u","paused_at":"2026-11-20T13:00:00Z","paused_by":{"subject":"bob"},`, 1)
 
 // story returns an event as a line of text.
 func story(e task.Event) string {
@@ -137,6 +146,10 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"a task is deleted by an older version", []did{{itsSpec, `{"uid":"u"}`, ""}}, []string{"task deleted in=ops task=a"}},
 		{"a tombstone goes", []did{{"deleted/ops/a", `{}`, ""}}, nil},
 		{"an owner counts", []did{{itsEntry, entryRuns + `,"own":{"runs":1}}`, entryRuns + `,"own":{"runs":2}}`}}, nil},
+		{"triggers were sent", []did{{itsCursor, `{"create":7,"run":"r0"}`, `{"create":9,"run":"r1"}`}, {"shards/0004/triggers/ops/b/a~r1", "", "{}"}}, nil},
+		{"a cursor was repaired", []did{{itsCursor, "{", `{"create":9}`}},
+			[]string{"task repaired in=ops task=a detail=it was not known which of its ended runs had started its dependents; those that had ended before start none"}},
+		{"a source is deleted", []did{{itsCursor, `{"create":9}`, ""}}, nil},
 		{"a task has failed too often", []did{{itsEntry, entryRuns + "}", entryRuns + `,"paused":true,"own":{"pauses":[{"since":"2026-11-20T12:00:00Z","by":{"subject":"carillon"},"reason":"5 in a row"}]}}`}, {inInbox, runs, ""}, {inHistory, "", ended}},
 			[]string{"task paused by=carillon in=ops task=a reason=5 in a row generation=2", "run ended by=n1" + run + " state=failed node=n1 reason=exit_code detail=oh"}},
 		{"a spec that cannot be read", []did{{itsSpec, "", "{"}}, []string{"task updated in=ops task=a detail=" + unreadableRecord}},
@@ -157,6 +170,12 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 		{"what waited is dispatched", []did{{inQueue, waits, ""}, {inInbox, "", sent}}, []string{"run dispatched by=owner" + run + " state=dispatched node=n1 generation=2"}},
 		{"it starts", []did{{inInbox, sent, runs}}, []string{"run started by=n1" + run + " state=running node=n1"}},
 		{"it is adopted", []did{{inInbox, runs, runs}}, nil},
+		{"a workflow is to be cancelled", []did{{inQueue, flowRuns(""), flowRuns(`"cancel":"cancelled_by_user",`)}}, []string{"run cancelling by=ann" + run + " state=running reason=cancelled_by_user detail=1 of 2 parts"}},
+		{"a workflow is to be cancelled with force", []did{{inQueue, flowRuns(`"cancel":"cancelled_by_user",`), strings.Replace(flowRuns(`"cancel":"cancelled_by_user",`), `"steps"`, `"forced":true,"steps"`, 1)}},
+			[]string{"run cancelling by=ann" + run + " state=running reason=cancelled_by_user detail=1 of 2 parts, with its cleanup"}},
+		{"a workflow is paused", []did{{inQueue, flowRuns(""), flowPaused}}, []string{"run paused by=bob" + run + " state=running detail=1 of 2 parts"}},
+		{"a workflow is resumed", []did{{inQueue, flowPaused, flowRuns("")}}, []string{"run resumed" + run + " state=running detail=1 of 2 parts"}},
+		{"a step of a workflow has begun", []did{{inQueue, flowRuns(""), strings.Replace(flowRuns(""), `"count":2`, `"count":3`, 1)}}, nil},
 		{"it is to be cancelled", []did{{inInbox, runs, runsAsked}}, []string{"run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},
 		{"it is to be replaced", []did{{inInbox, runs, runsGone}}, []string{"run cancelling by=owner" + run + " state=running node=n1 reason=replaced"}},
 		{"it starts, and is to be cancelled", []did{{inInbox, sent, runsAsked}}, []string{"run started by=n1" + run + " state=running node=n1", "run cancelling by=ann" + run + " state=running node=n1 reason=cancelled_by_user"}},

@@ -208,11 +208,19 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 		}
 
 		e.Action, e.Time, e.Detail = before, task.Time{}, w.Fan.String()
-		if before == task.ActionCancelling {
+		switch before {
+		case task.ActionCancelling:
 			e.Reason = w.Fan.Cancel
 			if w.CancelledBy != nil {
 				e.Actor = w.CancelledBy
 			}
+			if w.Fan.Flow != nil && w.Fan.Flow.Forced {
+				e.Detail += ", with its cleanup"
+			}
+		case task.ActionPaused:
+			e.Actor, e.Time = w.PausedBy, w.PausedAt
+		case task.ActionResumed:
+			e.Actor = nil // the record does not say who resumed the run
 		}
 	case c.queue.Before != nil:
 		before, _ := record.DecodeWaitingValue(c.queue.Before.Value)
@@ -223,6 +231,8 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	case w.Trigger == task.TriggerManual:
 		e.Actor = w.CreatedBy
 		e.Detail = requestWords(w.Run)
+	case w.Trigger == task.TriggerAfter && len(w.Causes) > 0:
+		e.Detail = "after run " + w.Causes[0].Run + " of " + w.Causes[0].Task
 	}
 
 	return []task.Event{e}
@@ -321,6 +331,14 @@ func parentStep(c *Change, now task.Waiting) (action string, ok bool) {
 		return task.ActionStarted, true
 	case before.Fan.Cancel == "" && now.Fan.Cancel != "":
 		return task.ActionCancelling, true
+	case now.Fan.Flow == nil || before.Fan.Flow == nil:
+		return "", false
+	case !before.Fan.Flow.Forced && now.Fan.Flow.Forced:
+		return task.ActionCancelling, true
+	case before.PausedAt.IsZero() && !now.PausedAt.IsZero():
+		return task.ActionPaused, true
+	case !before.PausedAt.IsZero() && now.PausedAt.IsZero():
+		return task.ActionResumed, true
 	}
 
 	return "", false

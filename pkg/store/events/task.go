@@ -11,6 +11,7 @@ import (
 type taskChange struct {
 	ref               record.Ref
 	spec, entry, tomb *Change
+	cursor            *Change // of a source
 }
 
 // tombstone contains the fields of a tombstone record that an event needs.
@@ -37,8 +38,10 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	e := task.Event{Kind: task.EventTask, Namespace: c.ref.Namespace, Task: c.ref.Name}
 
 	switch {
-	case c.spec == nil:
+	case c.spec == nil && c.entry != nil:
 		return c.ofEntry(e)
+	case c.spec == nil:
+		return c.ofCursor(e)
 	case c.isDeleted():
 		t := c.readTombstone()
 		e.Action, e.Time, e.Actor, e.Detail = task.ActionDeleted, t.DeletedAt, t.DeletedBy, t.Why
@@ -79,6 +82,23 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	if e.Action == task.ChangePaused {
 		e.Reason = after.PauseReason
 	}
+
+	return e, true
+}
+
+// ofCursor returns the event for a cursor that its owner has repaired. Only such a cursor names no run.
+func (c taskChange) ofCursor(e task.Event) (task.Event, bool) {
+	if c.cursor == nil || c.cursor.After == nil {
+		return e, false
+	}
+
+	after, err := record.DecodeCursor(c.cursor.After.Value)
+	if err != nil || after.Run != "" {
+		return e, false
+	}
+
+	e.Action = task.ActionRepaired
+	e.Detail = "it was not known which of its ended runs had started its dependents; those that had ended before start none"
 
 	return e, true
 }

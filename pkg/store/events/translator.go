@@ -235,6 +235,8 @@ func (p *parts) inShard(k record.ShardKey, c *Change) {
 	switch k.Kind {
 	case record.KindEntry:
 		p.taskChangeOf(k.Ref).entry = c
+	case record.KindSent:
+		p.taskChangeOf(k.Ref).cursor = c
 	case record.KindQueued:
 		p.runChangeOf(k.Ref, k.Run).queue = c
 	case record.KindDead:

@@ -1,6 +1,9 @@
 package record
 
 import (
+	"cmp"
+	"slices"
+
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/task"
@@ -126,4 +129,34 @@ func LastTick(keys Keys, all []*mvccpb.KeyValue) task.Time {
 	}
 
 	return last.ScheduledTime
+}
+
+// SourcesAccount is what an account of a dependent contains in addition.
+type SourcesAccount struct {
+	Triggers []Pending // those that wait, in the order in which they were sent
+	Sources  []SourceAccount
+}
+
+// SourceAccount is what is read of a source.
+type SourceAccount struct {
+	Task string
+	Gone bool       // there is no such task
+	Runs []task.Run // its newest ended runs of the time, the newest first
+}
+
+// DecodeTriggers decodes triggers, and sorts them by their create revisions. It leaves out those that cannot be read.
+func DecodeTriggers(keys Keys, all []*mvccpb.KeyValue) (list []Pending) {
+	for _, e := range all {
+		k, ok := keys.ParseShard(string(e.Key))
+		if !ok || k.Kind != KindTrigger {
+			continue
+		}
+		if p, err := DecodePending(k, e); err == nil {
+			list = append(list, p)
+		}
+	}
+
+	slices.SortStableFunc(list, func(a, b Pending) int { return cmp.Compare(a.Create, b.Create) })
+
+	return list
 }

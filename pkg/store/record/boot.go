@@ -10,8 +10,9 @@ import (
 
 // Boot is the last boot of a node, and which of the tasks that run at boot have their run for it.
 type Boot struct {
-	BootID string    `json:"boot_id"`
-	At     task.Time `json:"at"` // when the leader found the boot
+	BootID   string    `json:"boot_id"`
+	BootedAt task.Time `json:"booted_at,omitzero"` // as the node announced it
+	At       task.Time `json:"at"`                 // when the leader found the boot
 	// Registered is the create revision of the node's key when the leader found the boot. Tasks that do not run at boot since
 	// before that have no run for it.
 	Registered int64 `json:"registered"`

@@ -69,11 +69,16 @@ func (w *writer) writeRun(v *task.Run) {
 	}
 	w.writeStringIfSet("target_node", v.TargetNode)
 	w.writeStringIfSet("boot_id", v.BootID)
+	w.writeBoolIfSet("alone", v.Alone)
 	if v.DismissedBy != nil {
 		w.startObject("dismissed_by")
 		w.writeActor(v.DismissedBy)
 		w.endObject()
 	}
+	if len(v.Causes) > 0 {
+		w.writeAny("causes", v.Causes)
+	}
+	w.writeTimeIfSet("period", v.Period)
 	if len(v.Unenforced) > 0 {
 		w.writeAny("unenforced", v.Unenforced)
 	}
@@ -100,6 +105,10 @@ func (w *writer) writeRun(v *task.Run) {
 		w.writeAny("fan_out", v.Fan)
 	}
 	w.writeInt64IfSet("part_count", int64(v.PartCount))
+	w.writeStringIfSet("step", v.Step)
+	if v.Item != nil {
+		w.writeInt64("item", int64(*v.Item))
+	}
 }
 
 // readRun reads a field of a task.Run. It returns false, and reads nothing, if the struct has no such field.
@@ -182,9 +191,15 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 		r.readString(&v.TargetNode)
 	case "boot_id":
 		r.readString(&v.BootID)
+	case "alone":
+		r.readBool(&v.Alone)
 	case "dismissed_by":
 		v.DismissedBy = new(task.Actor)
 		readObject(r, v.DismissedBy, (*reader).readActor)
+	case "causes":
+		r.readAny(&v.Causes)
+	case "period":
+		r.readTime(&v.Period)
 	case "unenforced":
 		r.readStrings(&v.Unenforced)
 	case "usage":
@@ -210,6 +225,11 @@ func (r *reader) readRun(name []byte, v *task.Run) bool {
 		r.readAny(&v.Fan)
 	case "part_count":
 		r.readInt(&v.PartCount)
+	case "step":
+		r.readString(&v.Step)
+	case "item":
+		v.Item = new(int)
+		r.readInt(v.Item)
 	default:
 		return false
 	}
@@ -265,6 +285,9 @@ func (w *writer) writeAssigned(v *task.Assigned) {
 	if !v.Success.IsZero() {
 		w.writeAny("success", v.Success)
 	}
+	if len(v.Values) > 0 {
+		w.writeAny("values", v.Values)
+	}
 	w.writeDurationIfSet("lost_after", v.LostAfter)
 }
 
@@ -298,6 +321,8 @@ func (r *reader) readAssigned(name []byte, v *task.Assigned) bool {
 		r.readString(&v.KillSignal)
 	case "success":
 		r.readAny(&v.Success)
+	case "values":
+		r.readAny(&v.Values)
 	case "lost_after":
 		r.readDuration(&v.LostAfter)
 	default:
@@ -595,6 +620,8 @@ func (r *reader) readAction(name []byte, v *task.Action) bool {
 	case "noop":
 		v.Noop = new(task.Noop)
 		readObject(r, v.Noop, (*reader).readNoop)
+	case "workflow":
+		r.readAny(&v.Workflow)
 	default:
 		return false
 	}

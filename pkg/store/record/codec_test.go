@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -66,6 +67,9 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 				fill(t, v.Field(i), f.Name)
 			}
 		}
+		if f, ok := v.Addr().Interface().(*task.Fan); ok && f.Flow != nil {
+			makeUsable(t, f)
+		}
 	case reflect.Pointer:
 		if rapid.Bool().Draw(t, name) {
 			v.Set(reflect.New(v.Type().Elem()))
@@ -101,6 +105,29 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		v.SetFloat(rapid.Float64Range(0, 10).Draw(t, name))
 	default:
 		t.Fatalf("%s is a %s: fill must learn it", name, v.Kind())
+	}
+}
+
+// makeUsable changes the numbers of steps, parts and items so that they fit together.
+func makeUsable(t *rapid.T, f *task.Fan) {
+	f.Count = 8
+	for i := range f.Parts {
+		f.Parts[i].Index = i
+	}
+
+	if len(f.Flow.Steps) == 0 {
+		f.Flow.Steps = make([]task.FlowStep, 1)
+	}
+	for i := range f.Flow.Steps {
+		s := &f.Flow.Steps[i]
+		s.Name, s.Needs, s.When, s.IsMap, s.MaxParallel, s.Kept, s.First, s.Count = fmt.Sprint("s", i), nil, "", true, 1+i, i, 0, 0
+		if i > 0 {
+			s.Needs, s.When = task.PartNumbers{i - 1}, rapid.SampledFrom([]task.When{"", task.WhenFailed, task.WhenAlways}).Draw(t, "When")
+		}
+		if s.IsOpened() {
+			s.Items = s.Items[:min(len(s.Items), 3)]
+			s.First, s.Count, s.IsKept, s.Reason = 3*i, len(s.Items), false, ""
+		}
 	}
 }
 
@@ -230,6 +257,16 @@ func (c codecOf[T]) decodePlain(b []byte) (T, error) {
 	v := c.usual
 	err := json.Unmarshal(b, &v)
 	c.complete(&v)
+
+	// The decoders also reject steps that cannot be used.
+	switch r := any(v).(type) {
+	case task.Run:
+		err = requireValidSteps(&r, err)
+	case task.Waiting:
+		err = requireValidSteps(&r.Run, err)
+	case task.Assigned:
+		err = requireValidSteps(&r.Run, err)
+	}
 
 	return v, err
 }

@@ -177,13 +177,26 @@ func readWord[T ~string](r *reader, v *T) {
 }
 
 // knownWords are the texts of fields with the struct tag record:"word".
-var knownWords = append(task.StateNames(), task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart)
+var knownWords = append(task.StateNames(), task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart, task.TriggerAfter)
 
 // completeRun sets the fields that a writer has omitted.
 func completeRun(v *task.Run, dispatched bool) {
 	if dispatched && v.DispatchedAt.IsZero() {
 		v.DispatchedAt = v.CreatedAt
 	}
+}
+
+// requireValidSteps returns an error if the steps in a run's record cannot be used. err is the error of decoding it.
+func requireValidSteps(v *task.Run, err error) error {
+	if err != nil {
+		return err
+	}
+
+	if err := v.Fan.ValidateFlow(); err != nil {
+		return unreadableError(fmt.Errorf("fan_out: %w", err))
+	}
+
+	return nil
 }
 
 // DecodeRunValue decodes the value of a history record. It does not set the fields that the key
@@ -203,7 +216,7 @@ func decodeRunInto(v *task.Run, value []byte) error {
 
 	completeRun(v, wasDispatched(v))
 
-	return err
+	return requireValidSteps(v, err)
 }
 
 // DecodeWaitingValue is like DecodeRunValue for a record of the queue.
@@ -216,7 +229,7 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 
 	completeRun(&v.Run, wasDispatched(&v.Run))
 
-	return v, err
+	return v, requireValidSteps(&v.Run, err)
 }
 
 // DecodeAssignedValue is like DecodeRunValue for an inbox record.
@@ -242,8 +255,11 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 
 	completeRun(&v.Run, true)
 
-	return err
+	return requireValidSteps(&v.Run, err)
 }
 
 // noopJSON is the encoding of the action that does nothing.
 const noopJSON = `{"noop":{}}`
+
+// workflowJSON is the encoding of a workflow in an entry.
+const workflowJSON = `{"workflow":{}}`

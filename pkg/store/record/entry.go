@@ -131,6 +131,11 @@ func DecodeAction(action []byte) (task.Action, error) {
 		return task.Action{Noop: &task.Noop{}}, nil
 	}
 
+	// The entry of a workflow has no steps.
+	if string(action) == workflowJSON {
+		return task.Action{Workflow: &task.Workflow{}}, nil
+	}
+
 	var a task.Action
 	err := eachField(action, func(r *reader, name []byte) {
 		if !r.readAction(name, &a) {

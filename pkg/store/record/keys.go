@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -131,6 +133,18 @@ func (k Keys) LedgerOf(r Ref) string {
 	return k.Ledgers() + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
 }
 
+// AllRunData is the prefix of the data of all runs of workflows (task.RunData). It is not below Shards, so owners neither load nor
+// watch it.
+func (k Keys) AllRunData() string { return k.root + "rundata/" }
+
+// RunDataOf is the prefix of the data of the runs of a task.
+func (k Keys) RunDataOf(r Ref) string {
+	return k.AllRunData() + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
+}
+
+// RunData is the key of the data of a run.
+func (k Keys) RunData(r Ref, run string) string { return k.RunDataOf(r) + run }
+
 // LedgerChunk is the key of a chunk. The keys of a task's chunks sort in the order in which they were begun.
 func (k Keys) LedgerChunk(r Ref, id string) string { return k.LedgerOf(r) + id }
 
@@ -141,6 +155,40 @@ func (k Keys) Dead(r Ref) string {
 
 // DeadRun is the key of a dead run.
 func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
+
+// Subscribers is the prefix of the subscribers of a task: the tasks that run after it.
+func (k Keys) Subscribers(source Ref) string {
+	return k.Shard(source.Shard) + "subscribers/" + source.Namespace + "/" + source.Name + "/"
+}
+
+// SubscribersIn is the prefix of the subscribers of all tasks of a namespace in a shard.
+func (k Keys) SubscribersIn(shard int, namespace string) string {
+	return k.Shard(shard) + "subscribers/" + namespace + "/"
+}
+
+// Subscriber is the key that makes a task of the same namespace a dependent of source.
+func (k Keys) Subscriber(source Ref, dependent string) string {
+	return k.Subscribers(source) + dependent
+}
+
+// Sent is the key of the cursor of a task: up to which of its ended runs triggers were sent to its subscribers.
+func (k Keys) Sent(source Ref) string {
+	return k.Shard(source.Shard) + "sent/" + source.Namespace + "/" + source.Name
+}
+
+// Triggers is the prefix of the triggers of a task that have no outcome yet.
+func (k Keys) Triggers(dependent Ref) string {
+	return k.Shard(dependent.Shard) + "triggers/" + dependent.Namespace + "/" + dependent.Name + "/"
+}
+
+// Trigger is the key of a trigger: an ended run of a source.
+func (k Keys) Trigger(dependent Ref, source, run string) string {
+	return k.Triggers(dependent) + source + "~" + run
+}
+
+// Graph is the key that every transaction puts which adds a source to a task of a namespace. Its mod revision shows whether the
+// links have changed since a cycle was looked for.
+func (k Keys) Graph(namespace string) string { return k.root + "graph/" + namespace }
 
 // AlertKeys builds the keys of alerts, of what was sent to their receivers, of rules and of silences. Keys embeds it.
 type AlertKeys struct{ root string }
@@ -344,8 +392,7 @@ func (k Keys) Cleared(instance string) string { return k.root + "cleared/" + ins
 // LateMark separates the run id from the token in the key of a late result.
 const LateMark = "~late~"
 
-// Ref identifies a task and its shard. The caller computes the shard from the name (package
-// shard).
+// Ref identifies a task and its shard. ShardOf computes the shard from the name.
 type Ref struct {
 	Namespace string
 	Name      string
@@ -354,6 +401,12 @@ type Ref struct {
 
 // String returns namespace/name.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
+
+// ShardOf returns the shard of a task, in a cluster with the given number of shards. It must never change, because it
+// determines where the records of existing tasks are.
+func ShardOf(namespace, name string, shards int) int {
+	return int(xxhash.Sum64String(namespace+"/"+name) % uint64(shards))
+}
 
 // ShardName returns the number of a shard with four digits, as keys contain it. Larger numbers
 // have more digits.
@@ -374,14 +427,20 @@ const (
 	KindDead      Kind = "dead"
 	KindPart      Kind = "parts" // the end of a part of a run that has not ended
 	KindWatermark Kind = "watermark"
-	KindRevised   Kind = "revised" // its mod revision is that of the last edit that may have given a task new ticks
+	// The kinds that connect a source with its dependents. They sort after the parts and before the watermark.
+	KindSent       Kind = "sent"        // the cursor of a source
+	KindSubscriber Kind = "subscribers" // a dependent of a source
+	KindTrigger    Kind = "triggers"    // an end of a run of a source that the owner of the dependent has not decided
+
+	KindRevised Kind = "revised" // its mod revision is that of the last edit that may have given a task new ticks
 )
 
 // ShardKey contains the parts of a key in a shard.
 type ShardKey struct {
 	Kind Kind
 	Ref  Ref
-	Run  string // the id of the run, without the suffix of a late result; empty for an entry
+	Run  string // the id of the run, without the suffix of a late result; empty for an entry and a cursor
+	Peer string // the dependent of a subscriber, or the source of a trigger, whose Run is that of the source
 	Late bool   // a late result
 }
 
@@ -420,8 +479,15 @@ func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 	// The kind determines whether a run id must follow. Only a history record may be a late result.
 	switch {
 	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
-	case sk.Kind == KindEntry && !more:
+	case (sk.Kind == KindEntry || sk.Kind == KindSent) && !more:
 		return sk, full, true
+	case sk.Kind == KindSubscriber && more && rest != "" && !strings.Contains(rest, "/"):
+		sk.Peer = rest
+		return sk, full, true
+	case sk.Kind == KindTrigger && more && !strings.Contains(rest, "/"):
+		if sk.Peer, sk.Run, found = strings.Cut(rest, "~"); found && sk.Peer != "" && sk.Run != "" {
+			return sk, full, true
+		}
 	case (sk.Kind == KindQueued || sk.Kind == KindEnded || sk.Kind == KindDead || sk.Kind == KindPart) && more && !strings.Contains(rest, "/"):
 		sk.Run, _, sk.Late = strings.Cut(rest, LateMark)
 		if sk.Run != "" && (sk.Kind == KindEnded || !sk.Late) {

@@ -188,3 +188,27 @@ func TestNewKeys_RefusesPrefixesThatWouldMix(t *testing.T) {
 		}
 	}
 }
+
+func TestKeyKind(t *testing.T) {
+	keys, err := record.NewKeys("/carillon")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	r := record.Ref{Namespace: "ns", Name: "name", Shard: 42}
+	for key, want := range map[string]string{
+		keys.Cluster(): "cluster", keys.Spec(r): "tasks", keys.Entry(r): "shards/tasks", keys.Ended(r, "run"): "shards/history",
+		keys.Watermark(42): "shards/watermark", keys.Alert(r, "failing"): "alerts/tasks", keys.ClusterAlert("x"): "alerts/cluster",
+		keys.Fence(): "access/fence", keys.Token("id"): "access/tokens", keys.BootTask(r): "boots/tasks", keys.Run("n1", r, "run"): "runs",
+	} {
+		if kind, known := keys.KeyKind(key); kind != want || !known {
+			t.Errorf("%s: %s, %v", key, kind, known)
+		}
+	}
+
+	for _, key := range []string{"novelty", "shards/0042/novelty/x", "access/novelty", "shards/x"} {
+		if kind, known := keys.KeyKind(keys.Root() + key); known {
+			t.Errorf("%s is known as %s", key, kind)
+		}
+	}
+}

@@ -108,6 +108,12 @@ type End struct {
 	State          task.State
 	Started, Ended int64 // of the last attempt
 	LatenessMS     int64 // of the first attempt
+	IsRestored     bool  // a restore has lost how it ended
+}
+
+// IsFailure reports whether the run counts as a failure of its task, as task.Run.IsFailure.
+func (e End) IsFailure() bool {
+	return isFailure(e.State) && !e.IsRestored
 }
 
 // EndOf returns the end in the record of a run without decoding the rest, and without an allocation. It returns false if
@@ -120,6 +126,17 @@ func EndOf(value []byte) (End, bool) {
 
 	return e, e.State != "" && e.Ended != 0
 }
+
+// IsDeadFailure reports whether a dead run counts as a failure of its task. A workflow that was cancelled, or a retry of one that did not
+// begin, does not: it is dead only so that it can be retried. Neither does a run that a restore has lost. A record that cannot be read
+// counts.
+func IsDeadFailure(value []byte) bool {
+	e, ok := EndOf(value)
+	return !ok || e.IsFailure()
+}
+
+// isFailure reports whether a run that ends in this state has failed.
+func isFailure(s task.State) bool { return s == task.Failed || s == task.TimedOut || s == task.Lost }
 
 // usualEndOf is EndOf for a record that begins as a writer begins nearly all of them: without spaces, escapes, null and
 // nested values up to lateness_ms. It returns false for any other. It does not look at what follows, such as the output.
@@ -183,6 +200,9 @@ func (e *End) takeText(name, text []byte) bool {
 			}
 		}
 		return e.State != ""
+	case "reason":
+		e.IsRestored = string(text) == task.ReasonRestored
+		return true
 	case "started_at":
 		at = &e.Started
 	case "ended_at":
@@ -255,6 +275,10 @@ func unusualEndOf(value []byte) (e End, ok bool) {
 		switch string(fields.Key()) {
 		case "state":
 			readWord(&r, &e.State)
+		case "reason":
+			var reason string
+			r.readString(&reason)
+			e.IsRestored = reason == task.ReasonRestored
 		case "started_at":
 			r.readMillis(&e.Started)
 		case "ended_at":
@@ -297,7 +321,7 @@ const deadTail = 256
 // becomes a dead run. A run that somebody requested to end does not, because nobody waits for
 // it. A part does not either; the run to which it belongs does.
 func NeedsDeadLetter(h Held, end task.Run) bool {
-	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
+	return !h.CancelRequested && !task.IsPart(h.ID) && isFailure(end.State)
 }
 
 // EncodeDead encodes the record of a dead run. It keeps the last deadTail bytes of the output.

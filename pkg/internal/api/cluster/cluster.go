@@ -1,5 +1,5 @@
 // Package cluster contains the API handlers for the cluster as a whole: its status and warnings, its settings,
-// freezes, the format of records, the members of an embedded etcd, audits, and recovery from a restored
+// freezes, the format of records, the members of an embedded etcd, audits, backups, and recovery from a restored
 // snapshot.
 //
 // Operators read the status when something is wrong. So the status leaves out what cannot be determined,
@@ -22,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/ask"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -40,6 +41,8 @@ type Handlers struct {
 	Now     httpapi.Clock
 	// Writable returns an error if this node must not change anything.
 	Writable func() error
+	Peers    *peers.Client // forwards backups to other nodes
+	Backups  Backups
 	// FreezeTimeout limits how long a freeze waits for the nodes to confirm it.
 	FreezeTimeout time.Duration
 
@@ -101,6 +104,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "remove-member", Verb: access.Operate, Kind: access.Cluster, Method: del, Path: "/v1/cluster/members/{member}", Tag: "cluster", Summary: "Remove a member from the embedded etcd permanently",
 			Description: "Send the request to another node than that of the member, which cannot return with its data. The answer has the remaining members.",
 			Writes:      true, Status: 200, Answer: reflect.TypeFor[client.MemberChange](), Errors: []int{409}, Handler: httpapi.NoQuery(h.removeMember)},
+		{ID: "backup-cluster", Verb: access.Backup, Kind: access.Cluster, Forwarded: true, Method: get, Path: "/v1/cluster/backup", Tag: "cluster", Summary: "Make a backup of the cluster",
+			Description: backupAbout, Status: 200, Streams: true, AnswerType: httpapi.TypeZstd, Errors: []int{409, 501, 507}, Handler: httpapi.NoQuery(h.serveBackup)},
 		{ID: "audit", Verb: access.Read, Kind: access.Audit, Method: get, Path: "/v1/audit", Tag: "cluster", Summary: "Check the cluster's records against its guarantees (a consistency audit)",
 			Description: auditAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.AuditLine](), AnswerType: httpapi.TypeLines,
 			Errors: []int{409}, Handler: httpapi.Query(h.serveAudit)},
@@ -318,10 +323,11 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		p.Cluster.Epoch = max(p.Cluster.Epoch, n.Epoch)
 	}
 
-	p.Cluster = p.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
-	next, err := h.Store.As(c.Rights()).BumpEpoch(c.Context(), p)
+	now := h.Now.Stamp()
+	p.Cluster = p.Cluster.MarkChanged(c.Actor(), now, "")
+	next, err := h.Store.As(c.Rights()).BeginEpoch(c.Context(), p, task.Restored{At: now, By: c.Actor()})
 	if err != nil {
-		return httpapi.Answer{}, httpapi.About(fmt.Sprintf("epoch %d", next.Epoch+1), err)
+		return httpapi.Answer{}, httpapi.About(fmt.Sprintf("epoch %d", task.NextEpoch(p.Cluster.Epoch, now.Time)), err)
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: next}, nil

@@ -153,6 +153,7 @@ func (r *StatusReader) readRecord(ctx context.Context, f *Facts) bool {
 
 	// The record is newer than what this node has loaded.
 	st, c := &f.Status, &formats.Cluster
+	st.Restored = c.LastRestored()
 	st.Epoch, st.CatchUpRate, st.LostAfter = c.Epoch, c.CatchUp(), c.EffectiveLostAfter()
 	st.Ledger, st.LedgerLimit, st.LedgerLimitSince = c.LedgerSetting(), c.LedgerLimit, c.LedgerLimitSince
 	st.PublicURL, st.AlertReceivers = c.PublicURL, c.AlertReceivers

@@ -63,6 +63,15 @@ func ineligibleWarnings(nodes []task.Node) (list []task.Warning) {
 			"until an operator accepts its current contents with carillon cluster recover", names))
 	}
 
+	var old []string
+	for _, n := range nodes {
+		old = append(old, n.OldNodes...)
+	}
+	if slices.Sort(old); len(old) > 0 {
+		list = append(list, newWarning(task.WarnOldCluster, "the old cluster, from before the last restore, still runs at %s: its tasks run twice; stop its agents",
+			strings.Join(slices.Compact(old), ", ")))
+	}
+
 	for _, n := range nodes {
 		if len(n.Blocked) > 0 {
 			list = append(list, newWarning(task.WarnNodeBlocked, "node %s accepts no runs: %s", n.Name, task.DescribeBlocked(n.Blocked)))

@@ -28,7 +28,7 @@ type Operation struct {
 	Recovers         bool         // may write while Config.Writable forbids other writes
 	Status           int          // the status of a successful answer
 	Answer           reflect.Type // nil: no body, or plain text if it streams
-	AnswerType       string       // "": TypeJSON
+	AnswerType       string       // "": TypeJSON, or text/plain without an Answer
 	DryAnswer        reflect.Type // the body of a dry run that is answered with 200, if Status differs
 	Tagged           bool         // the answer has an ETag
 	Revalidated      bool         // the ETag identifies the whole answer, so that If-None-Match is answered with 304
@@ -63,6 +63,7 @@ const (
 	TypeMergePatch  = "application/merge-patch+json"
 	TypeLines       = "application/x-ndjson"
 	TypeEventStream = "text/event-stream"
+	TypeZstd        = "application/zstd"
 )
 
 // The beginnings of paths: in a namespace, of a task, and of a run of a task.

@@ -264,7 +264,10 @@ func (r *Rights) refusalOf(v *authority.View, need access.Need) error {
 	}
 
 	f := Fail(http.StatusForbidden, client.CodeForbidden, "%s may not %s%s", r.caller.Name(), actionText(need), where)
-	if caller.Token != "" && v.Allows(access.Caller{Subject: caller.Subject}, need, now) {
+	allowed := caller.Token != "" && v.Allows(access.Caller{Subject: caller.Subject}, need, now)
+	if allowed && need.Verb == access.Backup {
+		f = f.WithHint("use a token without a scope; tokens with a scope and sessions cannot be used for this")
+	} else if allowed {
 		f = f.WithHint("the scope of the token does not include this right")
 	} else if role := access.SuggestRole(need.Verb, need.Kind); role != "" {
 		f = f.WithHint(role + " allows it")
@@ -278,6 +281,8 @@ func actionText(need access.Need) string {
 	switch {
 	case need.Verb == access.Output:
 		return "read the output of " + need.Kind.String()
+	case need.Verb == access.Backup:
+		return "back up the cluster"
 	case need.Kind == access.Cluster:
 		return need.Verb.String() + " the cluster"
 	}
@@ -537,6 +542,20 @@ func (r *Rights) Refusal(v *authority.View, needs ...access.Need) error {
 // NoNamespace returns the error for a namespace that has no record, or that the caller may not read.
 func NoNamespace(namespace string) error { return noNamespace(namespace) }
 
+// RequireForwarded is CheckForwarded for another need than to read namespaces.
+func (r *Rights) RequireForwarded(need access.Need) error {
+	v := r.judge.Keeper.View()
+	if v.Fence == 0 || v.Allows(r.caller.Subject(), need, r.judge.Now()) {
+		return nil
+	}
+
+	return notAllowedHere()
+}
+
+func notAllowedHere() error {
+	return Fail(http.StatusForbidden, client.CodeForbidden, "the access records of this node do not allow this")
+}
+
 // CheckForwarded refuses a request of another node if the access records of this node do not let its caller read the
 // objects of a kind in some namespaces; nil: in all of them. A node without access records, which does not serve the API,
 // refuses nothing. The other node has judged the caller already: the two differ only while one of them does not know a
@@ -553,7 +572,7 @@ func (r *Rights) CheckForwarded(k access.Kind, namespaces []string) error {
 	}
 
 	if refused {
-		return Fail(http.StatusForbidden, client.CodeForbidden, "the access records of this node do not allow this")
+		return notAllowedHere()
 	}
 
 	return nil

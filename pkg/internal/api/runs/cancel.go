@@ -1,9 +1,11 @@
 package runs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
@@ -16,9 +18,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// cancelQuery are the parameters of a cancellation.
+type cancelQuery struct {
+	Force bool `query:"force" default:"false" doc:"Of a workflow: also ends the steps with when: always, which clean up. Without effect on other runs."`
+}
+
 // cancelRun serves the cancellation of a run. The run may move from the queue into an inbox, or end, during the
 // request; then it is looked up again.
-func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) cancelRun(c *httpapi.Call, q cancelQuery) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -31,7 +38,7 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 	var out client.Cancelled
 	err = httpapi.RetryConflict(c.Context(), func() error {
-		out, err = h.cancelOnce(c, ref, found.ID)
+		out, err = h.cancelOnce(c, ref, found.ID, q.Force)
 		return httpapi.About(found.ID, err)
 	})
 	out.Run = views.ReadableRun(c.Rights(), out.Run)
@@ -40,15 +47,20 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // cancelOnce is one attempt of cancelRun. It returns task.ErrConflict if the run has moved.
-func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (client.Cancelled, error) {
+func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string, force bool) (client.Cancelled, error) {
 	none := client.Cancelled{}
 	if err := c.Rights().RequireOnTask(c.Context(), h.Store, ref, access.Cancel, access.Runs); err != nil {
 		return none, err
 	}
 
-	run, err := h.Store.As(c.Rights()).CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
+	cancel := h.Store.As(c.Rights()).CancelQueued
+	if force {
+		cancel = h.Store.As(c.Rights()).ForceCancelQueued
+	}
+
+	run, err := cancel(c.Context(), ref, id, c.Actor(), h.Now())
 	if store.NoSpace(err) {
-		return none, h.cancelQueuedLate(c, ref, id, err)
+		return none, h.cancelQueuedLate(c, ref, id, force, err)
 	}
 	if !errors.Is(err, task.ErrNotFound) {
 		return client.Cancelled{Run: run}, err
@@ -124,8 +136,8 @@ func (h *Handlers) cancelLate(c *httpapi.Call, attempt record.Held) (client.Canc
 }
 
 // cancelQueuedLate returns why a run in the queue cannot be cancelled while etcd is full. If the run has parts, it ends
-// those that nodes have. refused is the error of the write that etcd has refused.
-func (h *Handlers) cancelQueuedLate(c *httpapi.Call, ref record.Ref, id string, refused error) error {
+// those that nodes have: of a workflow only with force those that clean up. refused is the error of the write that etcd has refused.
+func (h *Handlers) cancelQueuedLate(c *httpapi.Call, ref record.Ref, id string, force bool, refused error) error {
 	run, err := h.Find(c.Context(), ref, id)
 	if err != nil {
 		return err
@@ -142,7 +154,18 @@ func (h *Handlers) cancelQueuedLate(c *httpapi.Call, ref record.Ref, id string, 
 		return err
 	}
 
-	ended, parts, err := h.cancelPartsLate(c, partsIn(held, id))
+	// A cancel of the run would leave these parts.
+	fan := *run.Fan
+	if fan.Cancel = cmp.Or(fan.Cancel, task.ReasonCancelled); force && fan.Flow != nil {
+		flow := *fan.Flow
+		flow.Forced, fan.Flow = true, &flow
+	}
+	cut := slices.DeleteFunc(partsIn(held, id), func(part record.Held) bool {
+		_, i, _ := task.ParentOf(part.ID)
+		return fan.CutsPart(i) == ""
+	})
+
+	ended, parts, err := h.cancelPartsLate(c, cut)
 	detail := fmt.Sprintf("etcd is full, so it cannot store that run %s of task %s is cancelled. Its nodes end %d of its %d active parts; parts that have not started cannot start until etcd has space",
 		id, ref, ended, parts)
 	if err != nil {

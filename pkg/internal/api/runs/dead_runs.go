@@ -1,7 +1,9 @@
 package runs
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/workflow"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -100,7 +103,8 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 		}
 
 		why := "it is no longer among the dead runs of its task"
-		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
+		isFlow := run.Fan != nil && run.Fan.Flow != nil // those that were cancelled can be retried, too
+		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost && !(isFlow && run.State == task.Cancelled) {
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
 
@@ -121,9 +125,14 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 	return record.Dead{}, ambiguousError(id, ids)
 }
 
+// retryQuery are the parameters of a retry.
+type retryQuery struct {
+	From string `query:"from" doc:"A step of a workflow: this step and all steps that follow it are repeated, even if they succeeded."`
+}
+
 // retryRun serves the retry of a dead run: it queues a new run and removes the dead one from the list, in one
 // transaction.
-func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
+func (h *Handlers) retryRun(c *httpapi.Call, q retryQuery) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -142,7 +151,11 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		// The run of an earlier copy of the request is looked for first: the dead run is gone by then.
-		once, err := idempotencyOf(c, st, "retry", id)
+		content := any(id)
+		if q.From != "" {
+			content = []any{id, q.From}
+		}
+		once, err := idempotencyOf(c, st, "retry", content)
 		if err != nil {
 			return err
 		}
@@ -173,22 +186,95 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 		run := requestedBy(c, h.manualRun(st), d.Input())
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
+		run.Causes, run.Period, run.Alone = d.Causes, d.EffectivePeriod(), d.Alone
 		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
+		flow, err := h.retryFlow(c.Context(), ref, d, q.From)
+		if err != nil {
+			return err
+		}
+		if flow != nil {
+			run.Fan = flow.fan
+		}
 		if d.IsBootRun() {
 			run.TargetNode, run.BootID = d.TargetNode, d.BootID
 		}
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: views.RunInBrief(run), Paused: paused}
-		err = h.Store.As(c.Rights()).ReviveOnce(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env}, once)
+
+		w := task.Waiting{Run: run, Env: d.Env}
+		if flow != nil {
+			err = h.Store.As(c.Rights()).ReviveFlow(c.Context(), st, d, w, once, flow.old, flow.data)
+		} else {
+			err = h.Store.As(c.Rights()).ReviveOnce(c.Context(), st, d, w, once)
+		}
 
 		return httpapi.About(run.ID, err)
 	})
 
 	if err == nil {
 		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
+		h.addDependents(c, &out)
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// flowRetry is what a retry of a run of a workflow begins with.
+type flowRetry struct {
+	fan  *task.Fan
+	old  store.DeadData // of the dead run
+	data task.RunData   // of the new one
+}
+
+// retryFlow returns what a retry of a dead run begins with, or nil if the run has no steps: its task is not a workflow, or the run
+// has ended before it began. Then a retry has the steps of the task as it is when the new run begins.
+func (h *Handlers) retryFlow(ctx context.Context, ref record.Ref, d record.Dead, from string) (*flowRetry, error) {
+	if d.Fan == nil || d.Fan.Flow == nil {
+		if from != "" {
+			return nil, httpapi.Fail(http.StatusConflict, client.CodeNoSteps, "run %s of task %s has no steps", d.ID, ref).WithField("from")
+		}
+		return nil, nil
+	}
+
+	ends := make(map[int]task.State, len(d.Fan.Parts))
+	for _, p := range d.Fan.Parts {
+		ends[p.Index] = p.State
+	}
+
+	fan, ok := workflow.Retry(d.Fan, func(part int) (task.State, bool) { s, ended := ends[part]; return s, ended }, d.ID, from)
+	if !ok {
+		names := make([]string, len(d.Fan.Flow.Steps))
+		for i, s := range d.Fan.Flow.Steps {
+			names[i] = s.Name
+		}
+		return nil, task.NoneOf(task.CodeBadValue, "from", from, names...)
+	}
+
+	old, err := h.Store.DeadRunData(ctx, ref, d.ID)
+	if errors.Is(err, task.ErrNotFound) {
+		// Another request may have retried the run meanwhile.
+		if dead, err := h.Store.DeadRuns(ctx, ref); err != nil || !slices.ContainsFunc(dead, func(other record.Dead) bool { return other.Mod == d.Mod }) {
+			return nil, cmp.Or(err, fmt.Errorf("run %s of task %s: %w", d.ID, ref, task.ErrConflict))
+		}
+		return nil, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: the record of its steps is gone, so they cannot be repeated", d.ID, ref).
+			WithField("run").WithHint("carillon task trigger " + ref.Name + " starts a run with the steps of the task as it is now")
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	// The steps that are kept do not run again, so others get their results from here.
+	data := task.RunData{Plan: old.Plan}
+	for _, s := range fan.Flow.Steps {
+		if results, has := old.Results[s.Name]; s.IsKept && has {
+			if data.Results == nil {
+				data.Results = map[string]map[string]string{}
+			}
+			data.Results[s.Name] = results
+		}
+	}
+
+	return &flowRetry{fan, old, data}, nil
 }
 
 // dismissRun serves the dismissal of a dead run: it removes the run from the list of dead runs.

@@ -73,12 +73,24 @@ func (h *Handlers) trySetRunPaused(c *httpapi.Call, ref record.Ref, id, wanted s
 		return task.Run{}, err
 	}
 
+	// A run of a workflow is paused itself, so that none of its steps begins. A part is active only if it began before.
+	isFlow := false
+	if !task.IsPart(id) {
+		err := h.Store.As(c.Rights()).SetFlowPaused(c.Context(), ref, id, wanted == pausedState, c.Actor(), h.Now())
+		if isFlow = err == nil; !isFlow && !errors.Is(err, task.ErrNotFound) {
+			return task.Run{}, err
+		}
+	}
+
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
 		return task.Run{}, err
 	}
 	if parts := partsIn(held, id); len(parts) > 0 {
 		return h.setPartsPaused(c, ref, id, parts, wanted, ask)
+	}
+	if isFlow {
+		return h.Find(c.Context(), ref, id)
 	}
 
 	for _, attempt := range held {

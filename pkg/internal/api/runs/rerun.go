@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const rerunAbout = "Queues a new run of the task as it is now, with the arguments, the node and the variables of the ended run, which stays as it is. A run with parts gets all of its parts. " +
+const rerunAbout = "Queues a new run of the task as it is now, with the arguments, the node and the variables of the ended run, which stays as it is. It also has the causes and the period of that run, and starts no dependent if that one was to start none. A run with parts gets all of its parts. " +
 	"The values of variables are kept only for dead-letter runs, and using them needs the right to retry runs. If the body contains variables, it must contain all of them: kept values are not used then. If some are missing, the answer is 409 with the code missing_env. " +
 	"If the task does not accept an input any more, the answer is 409 with the code not_allowed and the name of the input."
 
@@ -86,7 +86,7 @@ func (h *Handlers) inputsOf(c *httpapi.Call, st store.Stored, id string, ask cli
 			WithHint("carillon task trigger " + ref.Name + " starts a run without these inputs")
 	}
 
-	return manualRun{input: input, again: run.ID}, nil
+	return manualRun{input: input, again: run.ID, alone: run.Alone, Causation: task.Causation{Causes: run.Causes, Period: run.EffectivePeriod()}}, nil
 }
 
 // mayRerun returns why a run cannot be started again.

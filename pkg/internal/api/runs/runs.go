@@ -62,7 +62,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 
 	return []*httpapi.Operation{
 		{ID: "trigger-task", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/trigger", Tag: "tasks", Summary: "Trigger a run now, even if the task is paused",
-			Description: "The body may contain arguments, variables and a node for this run, if the task accepts them (accept). Otherwise the answer is 422 with the code not_allowed.",
+			Description: "The body may contain arguments, variables and a node for this run, if the task accepts them (accept). Otherwise the answer is 422 with the code not_allowed. dependents in the answer are the tasks that the end of the run may start.",
 			Body:        give, Conditional: true, Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.triggerTask)},
 		{ID: "test-receiver", Verb: access.Update, Kind: access.Tasks, Method: post, Path: httpapi.OfTask + "/test", Tag: "alerts", Summary: "Send a test message to a receiver of alerts",
 			Description: testAbout, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.testReceiver)},
@@ -71,25 +71,34 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Status:      200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id or a unique prefix of it",
 			Description: waitAbout + attempts.ProgressAbout, Waits: true, Status: 200, Answer: aRun, Errors: []int{409, 429}, Handler: httpapi.Query(h.getTaskRun)},
+		{ID: "list-steps", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun + "/steps", Tag: "runs", Summary: "Read the steps of a run of a workflow",
+			Description: "The run waits, is active or has ended. The answer has all steps, and of each step the parts that items and offset select. If the task of the run is not a workflow, the answer is 409 with the code no_steps.",
+			Status:      200, Answer: reflect.TypeFor[client.RunSteps](), Errors: []int{409}, Handler: httpapi.Query(h.listSteps)},
+		{ID: "why-step", Verb: access.Read, Kind: access.Runs, Method: get, Path: httpapi.OfRun + "/why", Tag: "runs", Summary: "Explain a step of a run of a workflow",
+			Description: "Explains in one sentence what a step or an item did, or why it waits, did not begin, or was stopped.",
+			Status:      200, Answer: reflect.TypeFor[task.Answer](), Errors: []int{409}, Handler: httpapi.Query(h.whyStep)},
 		{ID: "cancel-run", Verb: access.Cancel, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/cancel", Tag: "runs", Summary: "Cancel a run",
 			Description: "A queued run ends at once. For an active run, the request goes to its node. " +
-				"While etcd is full, only active runs can be cancelled: their nodes end them, the answer has unrecorded, and etcd shows them as they were until it has space. For a run with parts, the nodes end the parts that they have, and the error says how many.",
-			Writes: true, Status: 200, Answer: reflect.TypeFor[client.Cancelled](), Errors: []int{409}, Handler: httpapi.NoQuery(h.cancelRun)},
+				"While etcd is full, only active runs can be cancelled: their nodes end them, the answer has unrecorded, and etcd shows them as they were until it has space. For a run with parts, the nodes end the parts that they have, and the error says how many. " +
+				"A workflow first runs its steps with when: always, which clean up, if a step before them has begun; force ends these, too.",
+			Writes: true, Status: 200, Answer: reflect.TypeFor[client.Cancelled](), Errors: []int{409}, Handler: httpapi.Query(h.cancelRun)},
 		{ID: "pause-run", Verb: access.Pause, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/pause", Tag: "runs", Summary: "Pause a run",
 			Description: "The request goes to the run's node. The run's state becomes paused, or its message explains why not. A run that has not started waits until it is resumed. " +
-				"For a run with parts, the request goes to the parts that nodes have now. The answer has the state of each part, and paused_by for those that received the request. If some cannot be reached, the error has the number that were.",
+				"For a run with parts, the request goes to the parts that nodes have now. The answer has the state of each part, and paused_by for those that received the request. If some cannot be reached, the error has the number that were. " +
+				"A run of a workflow is paused itself: no step and no item begins until it is resumed, and its timeout stands still.",
 			Writes: true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.pauseRun)},
 		{ID: "resume-run", Verb: access.Pause, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/resume", Tag: "runs", Summary: "Resume a paused run",
 			Description: "Does nothing if the run is not paused. For a run with parts, the request goes to the parts that nodes have.",
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeRun)},
 		{ID: "retry-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/retry", Tag: "runs", Summary: "Retry a dead-letter run as a new run",
-			Description: "The new run gets the arguments, the environment, the node and the checkpoint of the dead-letter run, which leaves the dead-letter list. If the task has changed and does not accept these arguments, variables or node any more, the answer is 409.",
-			Idempotent:  true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.NoQuery(h.retryRun)},
+			Description: "The new run gets the arguments, the environment, the node and the checkpoint of the dead-letter run, which leaves the dead-letter list. If the task has changed and does not accept these arguments, variables or node any more, the answer is 409. " +
+				"A run with parts repeats only those that failed. A run of a workflow has the steps with which the dead-letter run began. It keeps those that succeeded, and items of maps, if all that they need is kept; steps with when: always are repeated.",
+			Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409}, Handler: httpapi.Query(h.retryRun)},
 		{ID: "rerun-run", Verb: access.Trigger, Kind: access.Tasks, Method: post, Path: httpapi.OfRun + "/rerun", Tag: "runs", Summary: "Start an ended run again as a new run",
 			Description: rerunAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.RerunRequest](), Optional: true},
 			Idempotent: true, Writes: true, Status: 202, Answer: reflect.TypeFor[client.Triggered](), Errors: []int{409, 429}, Handler: httpapi.NoQuery(h.rerunRun)},
 		{ID: "dismiss-run", Verb: access.Retry, Kind: access.Runs, Method: post, Path: httpapi.OfRun + "/dismiss", Tag: "runs", Summary: "Dismiss a dead-letter run; its history stays",
-			Description: "A dead-letter run is one that used up its attempts. Once it is dismissed, the task no longer counts as failing because of it.",
+			Description: "A dead-letter run is one that used up its attempts, or a cancelled run of a workflow. Once it is dismissed, the task no longer counts as failing because of it.",
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.dismissRun)},
 		{ID: "list-all-runs", Method: get, Path: "/v1/runs", Tag: "runs", Summary: "List the runs of all namespaces, the newest first",
 			Description: "The list contains the runs of all namespaces that you may read.",
@@ -113,6 +122,7 @@ func compareNewest(a, b task.Run) int {
 // runFilter selects the runs of a list.
 type runFilter struct {
 	states []task.State // nil: any
+	reason string       // "": any
 	node   string       // the node of the latest attempt; "": any
 	since  task.Time    // inclusive; zero: no limit
 	until  task.Time    // exclusive; zero: no limit
@@ -130,9 +140,10 @@ type runFilter struct {
 // runsQuery are the parameters that all lists of runs share.
 type runsQuery struct {
 	State    httpapi.StateList `query:"state" doc:"States, separated by commas."`
+	Reason   string            `query:"reason" doc:"The reason of the state of the run, such as restored."`
 	Node     string            `query:"node" doc:"The node that runs it, or ran it last."`
 	Parts    bool              `query:"parts" default:"false" doc:"Also lists the parts of runs, each like a run of its own. With node they are always listed."`
-	Dead     bool              `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
+	Dead     bool              `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed; also runs of workflows that were cancelled, which can be retried."`
 	Since    task.Time         `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
 	Until    task.Time         `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
 	Eventual bool              `query:"eventual" default:"false" doc:"Runs that were queued or have ended in the last moments may be missing. If the list can be made of the runs that the owners of the shards remember, it costs little, however long the histories are."`
@@ -170,6 +181,16 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 // newFilter returns the filter for page p.
 func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts, eventual: q.Eventual}
+	if f.reason = q.Reason; f.reason != "" {
+		reason, known := task.ReasonOf(f.reason)
+		if !known {
+			return f, task.Invalid(task.CodeBadValue, "reason", "%s is not a reason", task.Quote(f.reason))
+		}
+		if f.states == nil {
+			f.states = reason.States
+		}
+	}
+
 	if f.node != "" {
 		f.parts = true // a run with parts has no node
 		if err := task.CheckName("node", f.node); err != nil {
@@ -248,6 +269,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 // matchesRun reports whether a run belongs to the page.
 func (f runFilter) matchesRun(r task.Run) bool {
 	return f.includesNamespace(r.Namespace) && (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
+		(f.reason == "" || r.Reason == f.reason) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
 		(f.after == nil || compareNewest(*f.after, r) < 0) && (f.last == nil || compareNewest(r, *f.last) <= 0)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/access"
@@ -32,8 +33,15 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
+	if err := task.CheckYear("period", ask.Period); err != nil {
+		return httpapi.Answer{}, err
+	}
+	if now := h.Now.Stamp(); ask.Period.After(now.Time) {
+		return httpapi.Answer{}, task.Invalid(task.CodeBadTime, "period", "%s is later than now, %s: a run works for a time that has come", ask.Period.Format(time.RFC3339), now.Format(time.RFC3339))
+	}
+
 	return h.queueManual(c, ref, "trigger", ask, func(st store.Stored) (manualRun, error) {
-		return manualRun{input: input}, st.Task.Accept.Check(input)
+		return manualRun{input: input, alone: ask.Alone, Causation: task.Causation{Period: ask.Period}}, st.Task.Accept.Check(input)
 	})
 }
 
@@ -41,6 +49,8 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 type manualRun struct {
 	input task.ManualInput
 	again string // the ended run whose inputs these are; "": none
+	alone bool   // its end starts no dependent
+	task.Causation
 }
 
 // queueManual queues a manual run of a task, and answers with it. decide returns what to queue, or why the task does not accept it;
@@ -88,7 +98,7 @@ func (h *Handlers) queueManual(c *httpapi.Call, ref record.Ref, operation string
 		}
 
 		run := requestedBy(c, h.manualRun(st), wanted.input)
-		run.RerunOf = wanted.again
+		run.RerunOf, run.Alone, run.Causation = wanted.again, wanted.alone, wanted.Causation
 		c.Rights().Describe(describeInput(run, wanted.input))
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
@@ -101,9 +111,22 @@ func (h *Handlers) queueManual(c *httpapi.Call, ref record.Ref, operation string
 	if err == nil {
 		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
 		h.addWarnings(c, &out, spec)
+		h.addDependents(c, &out)
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
+}
+
+// addDependents adds the tasks that the end of the run may start. The run is queued in any case, so they are missing if etcd does not
+// answer.
+func (h *Handlers) addDependents(c *httpapi.Call, out *client.Triggered) {
+	if out.Alone || out.State.Final() || !c.Rights().CanRead(out.Namespace) {
+		return
+	}
+
+	if links, err := h.Store.Dependents(c.Context(), record.Ref{Namespace: out.Namespace, Name: out.Task, Shard: out.Shard}); err == nil {
+		out.Dependents = views.Dependents(links)
+	}
 }
 
 // addWarnings adds warnings if no present node would take the run now.
@@ -148,6 +171,12 @@ func describeInput(run task.Run, m task.ManualInput) task.AuditObject {
 	}
 	if m.TargetNode != "" {
 		o.Fields = append(o.Fields, "target")
+	}
+	if run.RerunOf == "" && !run.Period.IsZero() {
+		o.Fields = append(o.Fields, "period")
+	}
+	if run.Alone {
+		o.Fields = append(o.Fields, "alone")
 	}
 
 	return o

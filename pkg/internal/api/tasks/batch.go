@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Limits of one batch request. Together they bound the memory of a request and the time for which other writers
@@ -32,7 +34,7 @@ const (
 
 const batchAbout = "The body is NDJSON with one task per line, at most 1 MiB long. It can have any length: lines are read, checked, written and answered as they arrive. " +
 	"The answer is NDJSON with one result for each line, in the same order. Empty lines are ignored. An invalid line does not affect the others. " +
-	"If several lines have the same name, the last one wins. With dry_run=true, nothing is written, and each line is compared with the existing task, not with earlier lines. " +
+	"If several lines have the same name, the last one wins. A task can run after tasks of earlier lines. With dry_run=true, nothing is written, and each line is compared with the existing task, not with earlier lines. " +
 	"Read the answer while you send, or send at most about 10,000 lines per request. " +
 	"If the connection breaks, answered lines have been applied; lines without an answer may have been. The body may pause for at most five minutes. " +
 	"The token is checked again before each part is written. If it has expired or was deleted, the remaining lines fail with 401 and the batch ends."
@@ -60,7 +62,8 @@ type batch struct {
 	revoked atomic.Bool
 
 	mu     sync.Mutex
-	claims map[string]*group // by task: the last group that writes it
+	claims map[string]*group // by item.claims: the last group that writes it
+	would  map[string]bool   // in a dry run: the tasks of the lines that were read
 	logged map[string]bool   // codes of the failures that have been logged
 }
 
@@ -73,7 +76,7 @@ type batchQuery struct {
 
 // applyTasks serves POST /v1/tasks:batch.
 func (h *Handlers) applyTasks(c *httpapi.Call, q batchQuery) (httpapi.Answer, error) {
-	b := &batch{Handlers: h, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
+	b := &batch{Handlers: h, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, would: map[string]bool{}, logged: map[string]bool{}}
 	b.serveLines()
 	return httpapi.Answer{}, nil
 }
@@ -210,6 +213,9 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 
 // claimNames records, for each task of a group, the earlier group that writes the same task last. The group is
 // written only after those. Groups are claimed in the order of lines.
+//
+// A group with sources is also written after the earlier group that writes one of them, and after the last one with sources in the
+// same namespace: transactions that add links there fail if they meet.
 func (b *batch) claimNames(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,12 +225,18 @@ func (b *batch) claimNames(g *group) {
 			continue
 		}
 
-		name := it.ref.String()
-		if before := b.claims[name]; before != nil && before != g {
-			g.behind = append(g.behind, before)
+		for _, source := range it.spec.After {
+			g.waitFor(b.claims[it.ref.Namespace+"/"+source.Task])
 		}
 
-		b.claims[name] = g
+		for _, name := range it.claims() {
+			g.waitFor(b.claims[name])
+			b.claims[name] = g
+		}
+
+		if b.query.DryRun {
+			b.would[it.ref.String()] = true
+		}
 	}
 
 	close(g.claimed)
@@ -235,10 +247,35 @@ func (b *batch) releaseNames(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, it := range g.items {
-		if name := it.ref.String(); b.claims[name] == g {
-			delete(b.claims, name)
+		for _, name := range it.claims() {
+			if b.claims[name] == g {
+				delete(b.claims, name)
+			}
 		}
 	}
+}
+
+// claims returns the names that an item claims: that of its task and, if the task has sources, one for the graph of its namespace.
+func (it *item) claims() []string {
+	if len(it.spec.After) == 0 {
+		return []string{it.ref.String()}
+	}
+	return []string{it.ref.String(), "graph of " + it.ref.Namespace}
+}
+
+// waitFor has a group be written after another one, if that is an earlier group.
+func (g *group) waitFor(before *group) {
+	if before != nil && before != g && !slices.Contains(g.behind, before) {
+		g.behind = append(g.behind, before)
+	}
+}
+
+// wouldExist reports whether a line of a dry run, up to the present group, has a task.
+func (b *batch) wouldExist(ref record.Ref) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.would[ref.String()]
 }
 
 // writeAnswers writes the results of groups in the order of lines. It flushes only before it waits for a group, so

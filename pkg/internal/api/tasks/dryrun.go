@@ -114,7 +114,7 @@ func statedFields(s task.Spec) []client.FieldChange {
 }
 
 // wouldDelete answers a dry run of a delete. Like a delete, it also works if the entry cannot be read.
-func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref) (httpapi.Answer, error) {
+func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref, force bool) (httpapi.Answer, error) {
 	st, err := h.Store.Task(c.Context(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil
@@ -125,6 +125,12 @@ func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref) (httpapi.Answer, er
 	}
 	if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 		return httpapi.Answer{}, err
+	}
+
+	if !force {
+		if err := h.refuseDependents(c.Call, ref); err != nil {
+			return httpapi.Answer{}, err
+		}
 	}
 
 	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
+	"github.com/carillonhq/carillon/pkg/internal/depgraph"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -148,26 +150,84 @@ func (b *batch) checkLines(g *group) {
 	g.text = nil
 }
 
-// writeGroup settles all items. The items of one transaction must have different names, so lines with the same name
-// are written in further rounds, in their order.
+// writeGroup settles all items, in one or more rounds: see splitRound.
 func (b *batch) writeGroup(ctx context.Context, g *group) {
-	left := g.items
-	for len(left) > 0 {
-		var now, later []*item
-		names := make(map[record.Ref]bool, len(left))
-		for _, it := range left {
+	b.failCycles(g)
+
+	for left := g.items; len(left) > 0; {
+		var now []*item
+		now, left = b.splitRound(left)
+		b.writeTogether(ctx, now)
+	}
+}
+
+// splitRound returns the items that are written together, and those that are written later. The items of one transaction must have
+// different names, so lines with the same name follow in further rounds, in their order. Nor may it contain a task and a source of
+// it, because a source must exist: the source comes first, in whichever order the lines are.
+func (b *batch) splitRound(items []*item) (now, later []*item) {
+	open := make(map[record.Ref]bool, len(items)) // to be written in this round or later
+	for _, it := range items {
+		if it.result == "" {
+			open[it.ref] = true
+		}
+	}
+
+	names := make(map[record.Ref]bool, len(items))
+	split := func(waits func(*item) bool) {
+		now, later = nil, nil
+		clear(names)
+
+		for _, it := range items {
 			switch {
 			case it.result != "":
-			case names[it.ref]:
+			case names[it.ref] || waits(it):
 				later = append(later, it)
+				names[it.ref] = true // the lines of a task stay in their order
 			default:
 				names[it.ref] = true
 				now = append(now, it)
 			}
 		}
+	}
 
-		b.writeTogether(ctx, now)
-		left = later
+	split(func(it *item) bool {
+		return slices.ContainsFunc(it.spec.After, func(s task.Source) bool { return open[b.Ref(it.ref.Namespace, s.Task)] })
+	})
+	// Lines that wait for each other, such as an earlier version of a task in the same file, are refused if they are wrong.
+	if len(now) == 0 && len(later) > 0 {
+		split(func(*item) bool { return false })
+	}
+
+	return now, later
+}
+
+// failCycles fails the items whose tasks would run after themselves. The last line of each task counts.
+func (b *batch) failCycles(g *group) {
+	last := map[record.Ref]*item{}
+	graphs := map[string]*depgraph.Graph{} // by namespace
+	for _, it := range g.items {
+		if it.result == "" {
+			last[it.ref] = it
+		}
+	}
+	for ref, it := range last {
+		if len(it.spec.After) == 0 {
+			continue
+		}
+		if graphs[ref.Namespace] == nil {
+			graphs[ref.Namespace] = depgraph.New()
+		}
+		for _, l := range depgraph.LinksOf(ref.Name, it.spec.After) {
+			graphs[ref.Namespace].Add(l)
+		}
+	}
+
+	for ref, it := range last {
+		if graph := graphs[ref.Namespace]; graph != nil {
+			if cycle := graph.Cycle(ref.Name); cycle != nil {
+				it.fail(cycleError(fmt.Sprintf("after[%d]", slices.Index(it.spec.After.Names(), cycle[len(cycle)-2])), cycle))
+			}
+		}
 	}
 }
 
@@ -190,7 +250,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 
 	for range maxGroupWrites {
 		var changes []store.Change
-		if items, changes = b.decideChanges(items); len(items) == 0 {
+		if items, changes = b.decideChanges(ctx, items); len(items) == 0 {
 			return
 		}
 
@@ -198,7 +258,11 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		conflict := false
 		for rest := items; len(rest) > 0; {
 			n := store.Fitting(changes)
-			conflict = b.commitChanges(ctx, rest[:n], changes[:n]) || conflict
+			rev, failed := b.commitChanges(ctx, rest[:n], changes[:n])
+			conflict = conflict || failed
+			if rev > 0 {
+				followLinks(rev, changes[:n], changes[n:])
+			}
 			rest, changes = rest[n:], changes[n:]
 		}
 
@@ -213,6 +277,22 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 	b.writeOneByOne(ctx, items)
 }
 
+// followLinks has changes compare the key of the graph as the transaction with earlier ones has left it, at a revision. They were all
+// checked together, so what that transaction added is not new to them.
+func followLinks(rev int64, written, rest []store.Change) {
+	for _, c := range written {
+		if len(c.New.Links.Added) == 0 {
+			continue
+		}
+
+		for _, next := range rest {
+			if next.New.Ref.Namespace == c.New.Ref.Namespace {
+				next.New.Links.GraphMod = rev
+			}
+		}
+	}
+}
+
 // simulateWrites settles items of different names as a write would, without writing (dry run).
 func (b *batch) simulateWrites(ctx context.Context, items []*item) {
 	if len(items) == 0 {
@@ -220,7 +300,7 @@ func (b *batch) simulateWrites(ctx context.Context, items []*item) {
 	}
 
 	b.readStored(ctx, items)
-	left, _ := b.decideChanges(items)
+	left, _ := b.decideChanges(ctx, items)
 	for _, it := range left {
 		old := it.oldTask()
 		if old == nil {
@@ -237,11 +317,10 @@ func (b *batch) simulateWrites(ctx context.Context, items []*item) {
 	}
 }
 
-// commitChanges writes changes in one transaction and settles their items. It returns true on a conflict: some task
-// differs from what was known, nothing was written, and found of each item contains what is stored now. Any
-// other error fails the items, also if the outcome is unknown; the caller of the API decides whether to try
-// again.
-func (b *batch) commitChanges(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
+// commitChanges writes changes in one transaction and settles their items. It returns the revision of the write, or true on a
+// conflict: some task differs from what was known, nothing was written, and found of each item contains what is stored now. Any
+// other error fails the items, also if the outcome is unknown; the caller of the API decides whether to try again.
+func (b *batch) commitChanges(ctx context.Context, items []*item, changes []store.Change) (rev int64, conflict bool) {
 	// The audit record and the rights are those of the lines that this transaction writes.
 	rights := b.c.Rights().Part()
 	for _, it := range items {
@@ -263,7 +342,7 @@ func (b *batch) commitChanges(ctx context.Context, items []*item, changes []stor
 		}
 	}
 
-	return conflict
+	return rev, conflict
 }
 
 // resultOf returns the result word of a change that was written.
@@ -298,8 +377,8 @@ func (b *batch) readStored(ctx context.Context, items []*item) {
 }
 
 // decideChanges settles the items that need no write, and returns the others with their changes.
-func (b *batch) decideChanges(items []*item) (left []*item, changes []store.Change) {
-	left, changes = make([]*item, 0, len(items)), make([]store.Change, 0, len(items))
+func (b *batch) decideChanges(ctx context.Context, items []*item) (left []*item, changes []store.Change) {
+	wanted, linked := make([]*item, 0, len(items)), make([]*store.Stored, 0, len(items))
 	for _, it := range items {
 		if it.result != "" {
 			continue
@@ -310,9 +389,25 @@ func (b *batch) decideChanges(items []*item) (left []*item, changes []store.Chan
 		}
 
 		if it.result == "" {
-			left = append(left, it)
-			changes = append(changes, store.Change{Old: it.oldTask(), New: &it.st})
+			wanted, linked = append(wanted, it), append(linked, &it.st)
 		}
+	}
+
+	var known func(record.Ref) bool
+	if b.query.DryRun {
+		known = b.wouldExist
+	}
+
+	left, changes = make([]*item, 0, len(wanted)), make([]store.Change, 0, len(wanted))
+	for i, err := range b.checkAllLinks(ctx, linked, known) {
+		it := wanted[i]
+		if err != nil {
+			it.fail(httpapi.About(it.ref.String(), err))
+			continue
+		}
+
+		left = append(left, it)
+		changes = append(changes, store.Change{Old: it.oldTask(), New: &it.st})
 	}
 
 	return left, changes

@@ -45,6 +45,11 @@ func (o *obstacles) judge(namespace string, e *task.Entry) string {
 		return task.ReasonNamespace
 	}
 
+	// The run of a workflow begins without a node. What its steps need is not in the entry.
+	if e.Action.Workflow != nil {
+		return ""
+	}
+
 	target := e.Target
 	target.Selector = access.JoinSelector(n, target.Selector)
 

@@ -192,9 +192,28 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 
 // resumeTask serves the request to resume a task.
 func (h *Handlers) resumeTask(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.editAndAnswer(&taskWrite{Call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
+	ref, err := c.Ref()
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	write := &taskWrite{Call: c}
+	st, result, err := h.changeTask(write, ref, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
 		return views.Unpaused(spec), nil
 	}})
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	a, err := h.answerTask(write, http.StatusOK, st, result)
+	v, ok := a.Body.(client.Task)
+	if pauses := pausesOf(st.Entry); ok && len(pauses) > 0 && result == client.Configured && len(st.Task.After) > 0 && c.Rights().CanReadRuns(ref.Namespace) {
+		// The task is resumed, so the answer must not look as if that had failed.
+		v.DroppedTriggers, _ = h.Store.DroppedTriggers(c.Context(), ref, pauses[len(pauses)-1].Since.Time)
+		a.Body = v
+	}
+
+	return a, err
 }
 
 // editAndAnswer applies ed to the task in the path and answers with the result.

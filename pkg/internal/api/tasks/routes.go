@@ -19,11 +19,12 @@ import (
 
 // Handlers serve the operations on tasks. All fields are set once and must not change afterwards.
 type Handlers struct {
-	Store *store.Store
-	Ref   func(namespace, name string) record.Ref // maps a task to its shard
-	Views *views.Viewer
-	Asker *ask.Asker
-	Now   httpapi.Clock
+	Store  *store.Store
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
+	Shards int                                     // the number of shards
+	Views  *views.Viewer
+	Asker  *ask.Asker
+	Now    httpapi.Clock
 	// ClockFault returns an error if this node's clock cannot be trusted. Requests that would write the clock's
 	// time into an entry are refused then, because ticks could be lost or run early.
 	ClockFault func() error
@@ -74,7 +75,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "update-task", Verb: access.Read, Kind: access.Tasks, Method: patches, Path: httpapi.OfTask, Tag: "tasks", Summary: "Change some fields of a task",
 			Description: dryRunAbout, Body: patch, Conditional: true, Writes: true, Status: 200, Answer: aTask, Tagged: true, Errors: []int{409}, Handler: httpapi.Query(h.patchTask)},
 		{ID: "delete-task", Verb: access.Delete, Kind: access.Tasks, Method: del, Path: httpapi.OfTask, Tag: "tasks", Summary: "Delete a task with its queue and its history",
-			Description: "The owner of the task's shard cancels its active runs. " + dryRunAbout,
+			Description: "The owner of the task's shard cancels its active runs. A task after which others run is deleted only with force; otherwise the answer is 409 with the code in_use. " + dryRunAbout,
 			DryAnswer:   aTask, Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.Query(h.deleteTask)},
 		{ID: "list-deleted-tasks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/deleted-tasks", Tag: "tasks", Summary: "List deleted tasks",
 			Description: "Tasks that were deleted within the last week, by name. Those with a spec can be undeleted.", Status: 200,
@@ -96,6 +97,8 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Description: "The rollback does not pause or resume the task.",
 			Body:        &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.RollbackRequest](), Optional: true}, Conditional: true,
 			Writes: true, Status: 200, Answer: reflect.TypeFor[client.RolledBack](), Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rollbackTask)},
+		{ID: "get-graph", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.InNamespace + "/graph", Tag: "tasks", Summary: "Read which tasks of a namespace run after which others",
+			Description: graphAbout, Status: 200, Answer: reflect.TypeFor[client.Graph](), Handler: httpapi.Query(h.readGraph)},
 		{ID: "next-ticks", Verb: access.Read, Kind: access.Tasks, Method: get, Path: httpapi.OfTask + "/next", Tag: "tasks", Summary: "List the next ticks of a task, ignoring a pause",
 			Description: "If the pause of the task has an end, lists only ticks after that. With max_runs, lists at most the remaining runs.",
 			Status:      200, Answer: occurrences, Handler: httpapi.Query(h.nextTicks)},

@@ -8,7 +8,6 @@ package tasks
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -177,7 +176,11 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 // returns the task as it is now, and replayed.
 func (h *Handlers) createOnce(c *taskWrite, ns string, spec task.Spec) (st store.Stored, replayed bool, err error) {
 	if c.IdempotencyKey == "" || c.dry {
-		st, err = h.writeNewTask(c, spec)
+		err = httpapi.RetryConflict(c.Context(), func() error {
+			st, err = h.writeNewTask(c, spec)
+			return err
+		})
+
 		return st, false, err
 	}
 
@@ -221,7 +224,8 @@ func (h *Handlers) createOnce(c *taskWrite, ns string, spec task.Spec) (st store
 	return st, replayed, err
 }
 
-// writeNewTask writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
+// writeNewTask writes a new task. It does not retry: if the task exists, it returns task.ErrExists, and task.ErrConflict if the links
+// of the namespace have changed meanwhile.
 func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, error) {
 	if err := h.authorizeChange(c.Rights(), nil, &spec); err != nil {
 		return store.Stored{}, err
@@ -233,6 +237,9 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 	}
 	if c.deleted != nil {
 		st.Task.Change = task.ChangeUndeleted
+	}
+	if err := h.checkLinks(c.Context(), &st, nil); err != nil {
+		return st, err
 	}
 
 	describeTask(c.Rights(), st)
@@ -251,16 +258,12 @@ func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, err
 		return st, nil
 	}
 
-	write := func(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (store.FreezeRecord, error) {
-		return h.Store.As(c.Rights()).CreateTaskOnce(ctx, ref, t, e, c.once)
+	var freezes store.FreezeRecord
+	if writer := h.Store.As(c.Rights()); c.deleted != nil {
+		freezes, err = writer.UndeleteTask(c.Context(), *c.deleted, st)
+	} else {
+		freezes, err = writer.CreateTaskOnce(c.Context(), st, c.once)
 	}
-	if c.deleted != nil {
-		write = func(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (store.FreezeRecord, error) {
-			return h.Store.As(c.Rights()).UndeleteTask(ctx, *c.deleted, ref, t, e)
-		}
-	}
-
-	freezes, err := write(c.Context(), st.Ref, st.Task, st.Entry)
 	if err != nil {
 		return st, httpapi.About(st.Ref.String(), err)
 	}
@@ -284,6 +287,7 @@ func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error
 	st := store.Stored{Ref: h.Ref(spec.Namespace, spec.Name), Task: t}
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
+		h.setLinks(nil, &st)
 		st.Entry.NamespaceRev = allowedBy(c.Rights(), &spec)
 		pauseChange{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
 	}
@@ -315,7 +319,29 @@ func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	return h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
+	a, err := h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
+	v, ok := a.Body.(client.Task)
+	if err != nil || !ok {
+		return a, err
+	}
+
+	links, err := h.Store.Dependents(c.Context(), ref)
+	if err != nil {
+		return httpapi.Answer{}, err
+	}
+	v.Dependents = views.Dependents(links)
+
+	if len(st.Task.After) > 0 {
+		waiting, err := h.Store.WaitingTriggers(c.Context(), []record.Ref{ref})
+		if err != nil {
+			return httpapi.Answer{}, err
+		}
+		v.WaitingTriggers = views.WaitingTriggers(waiting[0])
+	}
+
+	a.Body = v
+
+	return a, nil
 }
 
 // deleteTask serves DELETE. It compares revisions and decodes only the uid and the generation, so it can
@@ -327,7 +353,7 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q deleteQuery) (httpapi.Ans
 		return httpapi.Answer{}, err
 	}
 	if c.dry {
-		return h.wouldDelete(c, ref)
+		return h.wouldDelete(c, ref, q.Force)
 	}
 
 	err = httpapi.RetryConflict(c.Context(), func() error {
@@ -343,11 +369,21 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q deleteQuery) (httpapi.Ans
 			return err
 		}
 
+		if !q.Force {
+			if err := h.refuseDependents(request, ref); err != nil {
+				return err
+			}
+		}
+		st.Force = q.Force
+
 		gone := record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()}
 		if !q.Purge {
 			gone.Spec = h.recoverable(st)
 		}
 		_, err = h.Store.As(c.Rights()).DeleteTaskLeavingTombstone(c.Context(), st, gone)
+		if errors.Is(err, store.ErrDependents) {
+			return fmt.Errorf("%w: %w", task.ErrConflict, err) // one was added since: the next attempt names it
+		}
 
 		return httpapi.About(ref.String(), err)
 	})

@@ -20,6 +20,7 @@ import (
 type deleteQuery struct {
 	dryRunQuery
 	Purge bool `query:"purge" default:"false" doc:"Keeps no copy, so the task cannot be undeleted."`
+	Force bool `query:"force" default:"false" doc:"Deletes the task even if other tasks run after it. They stay, and run after a new task of this name."`
 }
 
 // recoverable returns the spec with which a task that is deleted can be undeleted: with the pause in force, which the owner of

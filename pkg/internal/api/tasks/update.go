@@ -70,6 +70,10 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 			return err
 		}
 
+		if err := h.checkLinks(c.Context(), &st, nil); err != nil {
+			return err
+		}
+
 		describeTask(c.Rights(), st)
 
 		if c.dry {
@@ -79,8 +83,8 @@ func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.S
 		}
 
 		// The write compares the mod revisions of spec and entry in old, and that the watermark is not past
-		// MarkBy.
-		old.MarkBy = st.MarkBy
+		// MarkBy, and the links.
+		old.MarkBy, old.Links = st.MarkBy, st.Links
 		rev, err := h.Store.As(c.Rights()).UpdateTask(c.Context(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
 
@@ -152,6 +156,10 @@ func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec,
 	}
 
 	st := store.Stored{Ref: old.Ref, Task: t, Entry: e}
+	if mend {
+		old.Entry.Links = nil // with a new entry, all links are written again
+	}
+	h.setLinks(&old, &st)
 	if changesTicks(old, spec, e) {
 		st.MarkBy = races.markBy(old, e, now)
 	}

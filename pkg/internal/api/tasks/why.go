@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
@@ -56,13 +57,18 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 		return httpapi.Answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
 
-	for _, runs := range [][]task.Run{account.Runs, account.Late} {
+	facts := h.factsOf(ref, account, c.Rights().View())
+	if err := h.addSources(c, ref, &facts, to); err != nil {
+		return httpapi.Answer{}, err
+	}
+
+	for _, runs := range [][]task.Run{facts.Runs, facts.Late} {
 		for i := range runs {
 			runs[i] = views.ReadableRun(c.Rights(), runs[i])
 		}
 	}
 
-	answer := why.For(h.factsOf(ref, account, c.Rights().View()), q)
+	answer := why.For(facts, q)
 	if q.At == nil && q.From == nil {
 		if err := h.addAlerts(c, ref, q.Timezone, &answer); err != nil {
 			return httpapi.Answer{}, err
@@ -70,6 +76,33 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 	}
 
 	return httpapi.Answer{Status: http.StatusOK, Body: answer}, nil
+}
+
+// addSources adds what waits to start a dependent, and the newest ends of its sources until a time.
+func (h *Handlers) addSources(c *httpapi.Call, ref record.Ref, f *why.Facts, until time.Time) error {
+	if f.Task == nil || len(f.Task.After) == 0 {
+		return nil
+	}
+
+	// The end of a run is later than the time in its id.
+	var sources []record.Ref
+	for _, name := range f.Task.After.Names() {
+		sources = append(sources, h.Ref(ref.Namespace, name))
+	}
+
+	a, err := h.Store.AccountOfSources(c.Context(), ref, sources, until, f.Revision)
+	if err != nil {
+		return err
+	}
+
+	for _, p := range a.Triggers {
+		f.Triggers = append(f.Triggers, p.Trigger)
+	}
+	for _, s := range a.Sources {
+		f.Sources = append(f.Sources, why.SourceRuns{Task: s.Task, Gone: s.Gone, Runs: s.Runs})
+	}
+
+	return nil
 }
 
 // addAlerts adds to an answer about now the open alerts of the task and what each receiver knows of them. Without an open alert, it adds only

@@ -9,6 +9,7 @@
 package views
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -356,11 +357,16 @@ func RunsLeft(e *task.Entry, otherwise int64) int64 {
 	return max(e.MaxRuns-ran, 0)
 }
 
-// RunInBrief returns a run as lists show it, without its individual parts.
+// RunInBrief returns a run as lists show it, without its individual parts and steps.
 func RunInBrief(r task.Run) task.Run {
 	if r.Fan != nil {
 		f := *r.Fan
 		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
+		if f.Flow != nil {
+			flow := *f.Flow
+			flow.Steps = []task.FlowStep{}
+			f.Flow = &flow
+		}
 		r.Fan = &f
 	}
 
@@ -374,6 +380,26 @@ func ReadableRun(rights *httpapi.Rights, r task.Run) task.Run {
 	}
 
 	return r
+}
+
+// Dependents returns the dependents in the links of a source.
+func Dependents(links []store.Link) []client.Dependent {
+	var list []client.Dependent
+	for _, l := range links {
+		list = append(list, client.Dependent{Task: l.Dependent, When: cmp.Or(l.When, task.WhenSucceeded)})
+	}
+
+	return list
+}
+
+// WaitingTriggers returns the triggers of a task that have no outcome yet, as users see them.
+func WaitingTriggers(waiting []store.SourceTriggers) []client.WaitingTriggers {
+	var list []client.WaitingTriggers
+	for _, t := range waiting {
+		list = append(list, client.WaitingTriggers(t))
+	}
+
+	return list
 }
 
 // PresentNodes returns the present nodes, with the number of shards that each owns, and the owners of all

@@ -59,6 +59,7 @@ func (w *world) call() *callers {
 	}
 
 	c.wg.Go(func() { c.use(ctx, nodes) })
+	c.wg.Go(func() { c.guide(ctx, nodes) })
 	c.wg.Go(func() { c.comeAndGo(ctx, nodes) })
 	c.wg.Go(func() { c.mind(ctx, nodes) })
 

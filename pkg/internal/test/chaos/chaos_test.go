@@ -22,7 +22,7 @@ import (
 // faults are injected. CARILLON_CHAOS_DURATION requests a long run, CARILLON_CHAOS_SEED another seed,
 // CARILLON_CHAOS_FAULTS only some kinds of faults, and CARILLON_CHAOS_HOLD faults of that duration.
 //
-// Verifies: G1-G14, G16-G18, G20, G27-G29, G31, G57-G59
+// Verifies: G1-G14, G16-G18, G20, G27-G29, G31, G57-G59, G63-G66
 func TestChaos_PromisesHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster of whole daemons: make test-cluster, make chaos")

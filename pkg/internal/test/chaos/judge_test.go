@@ -96,6 +96,10 @@ func (w *world) judge(c *callers) verdict {
 		w.failures = append(w.failures, violation.String())
 	}
 
+	if v.report.Summary.Triggered == 0 {
+		w.fail("harness", "no run has started another: G63 and G64 are not tested")
+	}
+
 	w.judgeProbes(v.events)
 	v.acks = len(c.acks)
 	for _, violation := range check.CheckAcknowledged(w.keys, v.events, c.acks) {
@@ -183,9 +187,34 @@ func (w *world) quiet() error {
 		if err == nil && len(waiting) > 0 {
 			err = fmt.Errorf("run %s of %s/%s waits: %s", waiting[0].ID, waiting[0].Namespace, waiting[0].Task, waiting[0].Reason)
 		}
+		if err != nil {
+			return err
+		}
 
-		return err
+		return w.nothingOwed()
 	})
+}
+
+// nothingOwed returns nil if each end of a run was sent to the dependents of its task, and each trigger has its outcome.
+func (w *world) nothingOwed() error {
+	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+	defer cancel()
+
+	all, err := w.client.Get(ctx, w.keys.Shards(), clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+
+	records := make([]check.Event, len(all.Kvs))
+	for i, e := range all.Kvs {
+		records[i] = check.Event{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, CreateRevision: e.CreateRevision}
+	}
+
+	if owed := check.Owed(w.keys, records); len(owed) > 0 {
+		return fmt.Errorf("%d ends or triggers wait, such as %s", len(owed), owed[0])
+	}
+
+	return w.noOldData(ctx)
 }
 
 // leave stops the daemons one after another, and checks that nothing is left (G20).

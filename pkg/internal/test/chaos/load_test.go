@@ -38,6 +38,11 @@ func probed(body string) string {
 	return `read t _ </proc/uptime; echo "START` + line + "\n" + body + "\n" + `read t _ </proc/uptime; echo "END` + line
 }
 
+// runAfter lets a task run after another one, and at no other time.
+func runAfter(s *task.Spec, source task.Source) {
+	s.Schedule, s.Overlap, s.After = task.Schedules{task.ManualSchedule}, task.OverlapQueue, task.Sources{source}
+}
+
 func seconds(n float64) task.Duration { return task.Duration(n * float64(time.Second)) }
 
 func again(attempts int, on ...task.State) task.Retry {
@@ -76,6 +81,23 @@ var kinds = []kind{
 	{"folds-failures", 8, "@every 2s after completion", probed(`[ $((CARILLON_FENCING_TOKEN % 3)) -gt 0 ] || exit 1`), "", func(i int, s *task.Spec) {
 		s.History.Keep = 1 + i%3
 	}},
+	{"chain", 10, "*/2 * * * * *", probed("sleep 0.05"), "", func(i int, s *task.Spec) {
+		s.History.Keep = 1 + i%3
+		if i > 0 {
+			runAfter(s, task.Source{Task: fmt.Sprintf("chain-%03d", i-1), When: task.WhenEnded})
+		}
+	}},
+	{"fan", 20, "*/3 * * * * *", probed(`[ $((CARILLON_FENCING_TOKEN % 3)) -gt 0 ] || exit 1`), "", func(i int, s *task.Spec) {
+		if i > 0 {
+			s.Action = task.Action{Noop: &task.Noop{}}
+			runAfter(s, task.Source{Task: "fan-000", When: []task.When{"", task.WhenFailed, task.WhenEnded}[i%3]})
+			s.Overlap = []string{task.OverlapQueue, task.OverlapAllow, task.OverlapSkip, task.OverlapReplace}[i%4]
+		}
+	}},
+	{"flow", 50, "@every 20s", "", "", func(_ int, s *task.Spec) { s.Action = task.Action{Workflow: noopSteps()} }},
+	{"flow-loads", 24, "@every 12s", "", "", func(_ int, s *task.Spec) { s.Retry = again(2, task.Lost) }},
+	{"flow-fails", 12, "@every 12s", "", "", func(_ int, s *task.Spec) { s.Retry = again(2, task.Failed, task.Lost) }},
+	{"flow-hangs", 6, "@every 20s", "", "", func(_ int, s *task.Spec) { s.Timeout, s.KillGrace = seconds(4), seconds(1) }},
 	{"http", 16, "@every 3s", "", "quick/50", func(i int, s *task.Spec) { s.Retry = again(3, task.Failed) }},
 	{"http-post", 8, "@every 4s", "", "once/2000", nil},
 	{"http-lost", 8, "@every 6s", "", "once/2000", func(_ int, s *task.Spec) { s.Retry = again(3, task.Failed, task.Lost) }},
@@ -110,6 +132,9 @@ func (w *world) spec(k kind, i int) task.Spec {
 		s.Action.Process = &task.Process{Shell: k.shell, Env: map[string]string{"PROBES": w.probes, markName: w.mark}}
 	}
 
+	if body, ok := flowKinds[k.name]; ok {
+		s.Action = task.Action{Workflow: w.loadSteps(body)}
+	}
 	if k.change != nil {
 		k.change(i, &s)
 	}

@@ -99,7 +99,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 			}))
 		}
 
-		what := one(r, []string{"apply", "apply", "edit", "edit twice", "policy", "policy", "rollback", "re-create", "turn", "turn", "cancel", "freeze", "blink", "blink"})
+		what := one(r, []string{"apply", "apply", "edit", "edit twice", "policy", "policy", "rollback", "re-create", "sources", "sources", "turn", "turn", "cancel", "freeze", "blink", "blink"})
 		var err error
 
 		switch what {
@@ -120,9 +120,14 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 		case "rollback":
 			_, err = api.Tasks.Rollback(ctx, usersSpace, name, client.RollbackRequest{}, 0)
 		case "re-create":
-			if err = api.Tasks.Delete(ctx, usersSpace, name, 0); err == nil {
+			if err = api.Tasks.DeleteWith(ctx, usersSpace, name, client.DeleteOptions{Force: true}); err == nil {
 				_, err = api.Tasks.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
 			}
+		case "sources": // the API refuses cycles
+			err = patch(one(r, []string{
+				`{"after": null, "join": null}`, `{"after": "u0", "join": null}`, `{"after": {"task": "u1", "when": "ended"}, "join": null}`,
+				`{"after": ["u2", {"task": "u3", "when": "failed"}], "join": "any"}`,
+			}))
 		case "turn", "cancel":
 			err = c.useRun(ctx, r, api, what, name)
 		case "freeze":
@@ -189,7 +194,9 @@ func (w *world) usersTask(name string, r *rand.Rand) task.Spec {
 		s.Retry = again(2, task.Failed, task.Lost)
 	}
 
-	switch r.IntN(4) {
+	switch r.IntN(5) {
+	case 2:
+		s.Action = task.Action{Workflow: w.loadSteps(one(r, []string{"sleep 0.1", "sleep 1", "exit 1"}))}
 	case 0:
 		s.Target = task.Target{Count: 1, Parts: 3, Strategy: task.StrategyAuto, Succeed: "any"}
 	case 1:

@@ -213,6 +213,7 @@ type objectChange struct {
 	key     string
 	deleted bool
 	audited bool          // only the API makes such a change
+	both    bool          // the API and nodes make such a change, and the API writes a record of it
 	before  []byte        // the former value of an access record
 	after   []byte        // the new value
 	needs   []access.Need // what it needed to delete a task; only of pending changes
@@ -262,7 +263,8 @@ func (j *accessJudge) objectAt(key string) (objectChange, bool) {
 		k, ok := j.keys.ParseShard(key)
 		run := object{kind: "run", namespace: k.Ref.Namespace, name: k.Ref.Name, run: k.Run}
 
-		return objectChange{object: run, audited: k.Kind == record.KindQueued}, ok && k.Run != "" // see madeByNode
+		// Persons dismiss dead runs, and owners delete those that are too many.
+		return objectChange{object: run, audited: k.Kind == record.KindQueued, both: k.Kind == record.KindDead}, ok && k.Run != "" // see madeByNode
 	case "alerts":
 		if ns, id, ok := strings.Cut(strings.TrimPrefix(rest, "silences/"), "/"); ok && strings.HasPrefix(rest, "silences/") {
 			return objectChange{object: object{kind: "silence", namespace: ns, name: id}, audited: true}, true
@@ -314,7 +316,7 @@ func (j *accessJudge) madeByNode(d *delta, ev Event, c objectChange) bool {
 }
 
 // pendingRecord is a revision with deletions that no audit record lists. A full etcd accepts deletions only, so that
-// their record is written later.
+// their record is written later. Those that owners also make may stay without one.
 type pendingRecord struct {
 	table   *access.Table
 	changes []objectChange
@@ -338,9 +340,11 @@ func (j *accessJudge) checkAudited(d *delta, changes []objectChange, listed map[
 
 	for _, c := range changes {
 		switch n := listed[c.object]; {
-		case !c.audited || n == 1:
+		case !c.audited && !(c.both && c.deleted) || n == 1:
 		case n > 1:
-			j.addViolation("G28", c.key, "%d audit records list %s", n, c.object)
+			if c.audited {
+				j.addViolation("G28", c.key, "%d audit records list %s", n, c.object)
+			}
 		case c.deleted:
 			p := j.pending[j.cluster.revision]
 			if p == nil {
@@ -359,8 +363,12 @@ func (j *accessJudge) checkAudited(d *delta, changes []objectChange, listed map[
 
 // checkLate judges the record of a deletion that a full etcd accepted without it, by the access records of that time.
 func (j *accessJudge) checkLate(a *task.AuditRecord, key string) {
+	isListed := func(c objectChange) bool {
+		return slices.ContainsFunc(a.Objects, func(o task.AuditObject) bool { return objectOf(o) == c.object })
+	}
+
 	p := j.pending[a.Revision]
-	if p == nil {
+	if p == nil || !slices.ContainsFunc(p.changes, isListed) {
 		if j.opts.Audited && a.Revision > j.cluster.began {
 			j.addViolation("G28", key, "the late audit record of %s names revision %d, whose changes have all their records", a.Operation, a.Revision)
 		}
@@ -369,10 +377,7 @@ func (j *accessJudge) checkLate(a *task.AuditRecord, key string) {
 
 	j.checkRights(p.table, a, key, j.needsOf(nil, a, p.changes))
 
-	p.changes = slices.DeleteFunc(p.changes, func(c objectChange) bool {
-		return slices.ContainsFunc(a.Objects, func(o task.AuditObject) bool { return objectOf(o) == c.object })
-	})
-	if len(p.changes) == 0 {
+	if p.changes = slices.DeleteFunc(p.changes, isListed); len(p.changes) == 0 {
 		delete(j.pending, a.Revision)
 	}
 }
@@ -385,6 +390,9 @@ func (j *accessJudge) finish() {
 
 	for revision, p := range j.pending {
 		for _, c := range p.changes {
+			if !c.audited {
+				continue // an owner may have deleted it
+			}
 			j.addViolation("G28", c.key, "%s is deleted without an audit record", c.object)
 			j.violations[len(j.violations)-1].Revision = revision
 		}

@@ -87,11 +87,30 @@ func (j *alertJudge) alertsOf(t *taskHistory) *task.Alerts {
 			if a.FailuresInARow() > e.History.Keep {
 				a.Failures = new(0)
 			}
+
+			forgetsWithin, forgetsBy := forgetsSuccesses(e)
+			if forgetsWithin {
+				a.SuccessWithin = 0
+			}
+			if forgetsBy {
+				a.SuccessBy = ""
+			}
+
 			return &a
 		}
 	}
 
 	return nil
+}
+
+// forgetsSuccesses reports whether a task keeps too little to tell whether success_within, or success_by, is met. If only failures are
+// kept, the ledger tells, and only about ticks. Without a ledger, success_by takes a time for which all runs are kept.
+func forgetsSuccesses(e *task.Entry) (within, by bool) {
+	h := &e.History
+	hasLedger := h.Ledger == nil || *h.Ledger != 0
+	within = h.Record == task.RecordFailures && !(hasLedger && e.Schedule.HasTicks())
+
+	return within, within || !hasLedger && h.KeepFor == 0
 }
 
 // checkChange judges a change of one alert. before is its former version; nil: it did not exist.
@@ -158,8 +177,10 @@ func (j *alertJudge) checkOpening(t *taskHistory, ch *alertChange) {
 		wrong("a person has paused the task")
 	case a.Kind == task.AlertSuccessBy:
 		j.checkMissedDeadline(t, a, wrong)
-	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time) && j.hasSucceeded(p, expected, a.OpenedAt.Time, -j.tolerance()):
-		wrong("a run succeeded at %s", formatTime(timeOfMS(p.lastSuccessAt)))
+	case a.Kind == task.AlertSuccessWithin && !j.opts.wasWrong(a.OpenedAt.Time):
+		if last := j.lastKnownSuccess(t); isWithin(last, expected, a.OpenedAt.Time, -j.tolerance()) {
+			wrong("a run succeeded at %s", formatTime(timeOfMS(last)))
+		}
 	}
 }
 
@@ -197,7 +218,7 @@ func (j *alertJudge) checkClosing(d *delta, t *taskHistory, former *task.Alert, 
 			wrong("no run has succeeded since revision %d", former.Base)
 		}
 	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessWithin:
-		if !j.opts.wasWrong(a.Closed.At.Time) && !j.hasSucceeded(p, j.alertsOf(t), a.Closed.At.Time, j.tolerance()) {
+		if !j.opts.wasWrong(a.Closed.At.Time) && !isWithin(p.lastSuccessAt, j.alertsOf(t), a.Closed.At.Time, j.tolerance()) {
 			wrong("the last run that succeeded ended at %s", formatTime(timeOfMS(p.lastSuccessAt)))
 		}
 	case why == task.AlertSucceeded && a.Kind == task.AlertSuccessBy:
@@ -337,10 +358,43 @@ func (t *taskHistory) isPauseOver(at time.Time) bool {
 	return p == nil || p.By.Is(task.PausedByFailures) || p.Over(at)
 }
 
-// hasSucceeded reports whether a run of the task succeeded within the time that the task expects before an instant. That time is
-// longer by a tolerance.
-func (j *alertJudge) hasSucceeded(p taskPast, a *task.Alerts, at time.Time, tolerance time.Duration) bool {
-	return a != nil && p.lastSuccessAt > 0 && at.Sub(timeOfMS(p.lastSuccessAt)) < a.SuccessWithin.Std()+tolerance
+// isWithin reports whether a success, in ms, was within the time that a task expects before an instant. That time is longer by a
+// tolerance.
+func isWithin(success int64, a *task.Alerts, at time.Time, tolerance time.Duration) bool {
+	return a != nil && success > 0 && at.Sub(timeOfMS(success)) < a.SuccessWithin.Std()+tolerance
+}
+
+// lastKnownSuccess returns when the last run succeeded of which the history or the ledger of the task still tells, in ms; 0: none. The
+// ledger has no ends of runs. It has the ticks, or when runs were asked for, and the mean of the durations. A run may have waited for
+// long, so only its tick is certain. If the clock of the node was wrong on which the last one ended, nothing is known.
+func (j *alertJudge) lastKnownSuccess(t *taskHistory) (last int64) {
+	inc := t.entry.incarnation
+	isWrong := false
+
+	for _, end := range inc.ends {
+		switch r := end.run; {
+		case end.state != task.Succeeded:
+		case !r.trimmed && !r.purged:
+			if isWrong = j.opts.wrongClock(end.node, timeOfMS(end.at)); isWrong {
+				continue
+			}
+			last = max(last, end.at)
+		default:
+			o := trimmedRecord{run: r, id: r.id}.outcome()
+			for _, c := range t.chunks {
+				// Beyond a number, requested runs are only counted, without their times.
+				if c.readable && c.UID == inc.uid && (o.requested && c.names(o) || !o.requested && c.tells(o)) {
+					last = max(last, min(o.at, end.at))
+				}
+			}
+		}
+	}
+
+	if isWrong {
+		return 0
+	}
+
+	return last
 }
 
 // tolerance is how much the times of two nodes may differ. Rows have whole seconds, and ledgers the mean durations of runs.
@@ -363,18 +417,21 @@ func (t *taskHistory) pastOf(inc *incarnation) taskPast {
 		switch {
 		case end.state == task.Succeeded:
 			p.lastSuccessAt = max(p.lastSuccessAt, end.at)
-		case isFailure(end.state) && end.rev >= inc.lastSuccess:
+		case end.isFailure() && end.rev >= inc.lastSuccess:
 			p.failures++
 		}
 	}
 
 	for _, r := range t.runs {
-		if r.incarnation == inc && r.ended && !r.trimmed && !r.purged && !r.isPart() && isFailure(r.state) && r.endedRev > inc.lastSuccess {
+		if r.incarnation == inc && r.ended && !r.trimmed && !r.purged && !r.isPart() && isFailure(r.state) && r.reason != task.ReasonRestored && r.endedRev > inc.lastSuccess {
 			p.kept++
 		}
 	}
 
 	for id, created := range t.dead {
+		if r := t.runs[id]; r != nil && (r.state == task.Cancelled || r.reason == task.ReasonRestored) {
+			continue // a workflow that was cancelled can be retried, but has not failed; nor has a run that a restore has lost
+		}
 		if created > inc.lastSuccess && task.RunBelongs(id, inc.uid) {
 			p.dead++
 		}

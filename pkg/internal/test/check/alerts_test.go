@@ -2,9 +2,11 @@ package check
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/internal/ledger"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -194,6 +196,86 @@ func TestCheck_AlertsAboutSuccessWithin(t *testing.T) {
 	}
 }
 
+// A run waits for long, succeeds, and its record is deleted. The ledger tells its tick, but not its end, or nothing. So the alert may open
+// before a success has been missing for the whole time.
+//
+// Verifies: G57
+func TestCheck_AlertsAboutSuccessesInTheLedger(t *testing.T) {
+	const tick, ends = 1, 40
+
+	for name, c := range map[string]struct {
+		opensAt float64
+		trims   func(h hand) []op
+		isWrong bool
+	}{
+		"on record":            {75, nil, true},
+		"in the ledger":        {75, func(h hand) []op { return append(h.trim(tick), h.chunk(1, ledger.Chunk{Spans: spans(tick, tick, 1)})) }, false},
+		"in the ledger, early": {45, func(h hand) []op { return append(h.trim(tick), h.chunk(1, ledger.Chunk{Spans: spans(tick, tick, 1)})) }, true},
+		"without a ledger":     {45, func(h hand) []op { return h.trim(tick) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				e.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Minute)}
+			})
+			h.until(tick)
+			h.sealed(h.fires(tick))
+			h.until(ends)
+			h.done(task.Succeeded)
+			if c.trims != nil {
+				h.txn(c.trims(h)...)
+			}
+
+			h.until(c.opensAt)
+			h.txn(op{h.keys.Alert(h.ref, task.AlertSuccessWithin), task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time()}})
+
+			found := slices.ContainsFunc(h.check(Options{}).Violations, func(v Violation) bool { return v.Promise == "G57" })
+			if found != c.isWrong {
+				t.Errorf("a violation of G57: %t, want %t", found, c.isWrong)
+			}
+		})
+	}
+}
+
+// The clock of a node is an hour ahead, or behind, when a run ends there. Such an end says nothing about when the run succeeded.
+//
+// Verifies: G57
+func TestCheck_AlertsAboutSuccessesByWrongClocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		off     time.Duration
+		again   bool // another run succeeds after that, at 20 s
+		opensAt float64
+		isWrong bool
+	}{
+		"ahead":                            {time.Hour, false, 90, false},
+		"behind":                           {-time.Hour, false, 30, false},
+		"ahead, and another one succeeds":  {time.Hour, true, 90, false},
+		"behind, and another one succeeds": {-time.Hour, true, 30, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				e.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(time.Minute)}
+			})
+			h.until(1)
+			h.sealed(h.fires(1))
+			h.now += c.off.Milliseconds()
+			wrong := h.time().Time
+			h.done(task.Succeeded)
+			h.now -= c.off.Milliseconds()
+			if c.again {
+				h.runs(20, task.Succeeded)
+			}
+
+			h.until(c.opensAt)
+			h.txn(op{h.keys.Alert(h.ref, task.AlertSuccessWithin), task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time()}})
+
+			found := h.check(Options{WrongClocks: []WrongClock{{"a", wrong.Add(-time.Minute), wrong.Add(time.Minute)}}}).Violations
+			if is := slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == "G57" }); is != c.isWrong {
+				t.Errorf("a violation of G57: %t, want %t", is, c.isWrong)
+			}
+		})
+	}
+}
+
 // Verifies: G57, G58
 func TestCheck_AlertsAboutPauses(t *testing.T) {
 	pausedSince := func(h hand, by string) {
@@ -313,6 +395,14 @@ func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
 			at(36, func(h hand) { opened(h, 20) })(h)
 		}},
 
+		"paused after failures": {"", false, func(h hand) {
+			h.txn(h.knows(func(e *task.Entry, own *task.Own) {
+				e.Paused, own.Pauses = true, []task.Pause{{Since: h.time(), By: task.NewActor(task.PausedByFailures)}}
+			}))
+			at(36, func(h hand) { h.sealed(); opened(h, 20) })(h)
+		}},
+		"the tick did not exist": {"G57", false, at(36, func(h hand) { h.sealed(); opened(h, 20) })},
+
 		"closes after a success": {"", false, func(h hand) {
 			h.until(36)
 			w, a := opens(h, 20)
@@ -344,6 +434,55 @@ func TestCheck_AlertsAboutSuccessBy(t *testing.T) {
 				return v.Promise != "G57" && v.Promise != "G58"
 			})
 			only(t, found, c.promise)
+		})
+	}
+}
+
+// A rule expects nothing of a task that could not have such a block of its own.
+//
+// Verifies: G57
+func TestCheck_AlertsOfRulesThatDoNotFit(t *testing.T) {
+	none, day := task.Duration(0), task.Duration(24*time.Hour)
+
+	for name, c := range map[string]struct {
+		kind    task.AlertKind
+		history task.History
+		manual  bool
+		isFit   bool
+	}{
+		"success_by":                            {kind: task.AlertSuccessBy, isFit: true},
+		"success_by without a ledger":           {kind: task.AlertSuccessBy, history: task.History{Ledger: &none}},
+		"success_by with keep_for":              {kind: task.AlertSuccessBy, history: task.History{Ledger: &none, KeepFor: day}, isFit: true},
+		"success_by with failures":              {kind: task.AlertSuccessBy, history: task.History{Record: task.RecordFailures}, isFit: true},
+		"success_by of failures without ticks":  {kind: task.AlertSuccessBy, history: task.History{Record: task.RecordFailures}, manual: true},
+		"success_within without a ledger":       {kind: task.AlertSuccessWithin, history: task.History{Ledger: &none}, isFit: true},
+		"success_within with failures only":     {kind: task.AlertSuccessWithin, history: task.History{Record: task.RecordFailures, Ledger: &none}},
+		"success_within of failures with ticks": {kind: task.AlertSuccessWithin, history: task.History{Record: task.RecordFailures, Ledger: &day}, isFit: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t, func(e *task.Entry) {
+				c.history.Keep = 3
+				if e.History = c.history; c.manual {
+					e.Schedule = task.Schedules{task.ManualSchedule}
+				}
+			})
+			h.txn(op{h.keys.AlertRule(h.ref.Namespace, "all"), task.AlertRule{Alerts: task.Alerts{Failures: new(0), SuccessBy: "*/20 * * * * *", SuccessWithin: task.Duration(time.Minute)}}})
+
+			key := h.keys.Alert(h.ref, c.kind)
+			a := task.Alert{UID: h.simTask.entry.UID, OpenedAt: h.time()}
+			h.txn(op{key, a})
+			a.Closed = &task.AlertClose{At: h.time(), Why: task.AlertNotWatched}
+			h.txn(op{key, a})
+
+			var closing []string
+			for _, v := range h.check(Options{}).Violations {
+				if v.Promise == "G57" && strings.Contains(v.Message, "closes as not_watched") {
+					closing = append(closing, v.Message)
+				}
+			}
+			if (len(closing) > 0) != c.isFit {
+				t.Errorf("the closing as not_watched has the violations %v; the rule fits: %v", closing, c.isFit)
+			}
 		})
 	}
 }

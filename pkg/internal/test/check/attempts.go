@@ -84,6 +84,10 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 		if r.state != "" { // otherwise checkFirstRecord has reported it
 			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that does not exist (uid %s)", r.incarnation.uid)
 		}
+	case j.parts.isStep(ch) && put.Generation != j.parts.generationOf(ch):
+		j.breachTask("G65", ch.ref, r.tick, put.key, "part %s uses generation %d of its task; its run has begun with generation %d", ch.id, put.Generation, j.parts.generationOf(ch))
+	case j.parts.isStep(ch):
+		j.checkBackoffOver(ch, r, put, put.Retry) // its policy is in the plan of its run
 	case put.Generation != 0 && put.Generation != e.Generation:
 		j.breachTask("G7", ch.ref, r.tick, put.key, "run %s uses generation %d of its task; the current generation is %d", ch.id, put.Generation, e.Generation)
 	default:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -64,6 +65,9 @@ type checker struct {
 	successes  *successJudge
 	messages   *messageJudge
 	boots      *bootJudge
+	dependents *dependentJudge
+	flows      *flowJudge
+	restores   *restoreJudge
 
 	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
@@ -82,7 +86,9 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	decisions := &decisionJudge{base}
 	gaps := &gapJudge{judge: base, stats: stats}
 	policies := &policyJudge{judge: base, fences: fences}
-	parts := &partJudge{judge: base, fences: fences}
+	flows := newFlowJudge(base, fences)
+	restores := &restoreJudge{base}
+	parts := &partJudge{judge: base, fences: fences, flows: flows}
 	namespaces := newNamespaceJudge(base)
 	requests := &requestJudge{base}
 	alerts := newAlertJudge(base)
@@ -96,11 +102,14 @@ func newChecker(keys record.Keys, opts Options) *checker {
 		decisions: decisions, attempts: attempts,
 		access:     &accessJudge{judge: base, records: map[string]accessRecord{}, pending: map[int64]*pendingRecord{}, written: map[string][]byte{}},
 		namespaces: namespaces, alerts: alerts, successes: newSuccessJudge(base, alerts), messages: newMessageJudge(base), boots: newBootJudge(base),
+		dependents: newDependentJudge(base, fences, stats),
+		flows:      flows,
+		restores:   restores,
 
 		entries: &entryTracker{judge: base, fences: fences, counters: counters, retention: retention, gaps: gaps},
 		runs: &runTracker{
 			judge: base, stats: stats, fences: fences, decisions: decisions, lateness: &latenessJudge{base}, freezes: freezes, namespaces: namespaces,
-			policies: policies, counters: counters, attempts: attempts, requests: requests, parts: parts, retention: retention,
+			policies: policies, counters: counters, attempts: attempts, requests: requests, parts: parts, retention: retention, restores: restores,
 		},
 	}
 }
@@ -122,7 +131,7 @@ func (c *checker) applyRevision(events []Event) {
 	c.successes.noteChanges(d, events)
 
 	if events[0].Listed {
-		c.applyFirstList(d)
+		c.applyFirstList(d, events[0].At)
 		c.access.applyRecords(events)
 		c.namespaces.applyRecords(events)
 		c.boots.applyNamespaces(events)
@@ -137,11 +146,13 @@ func (c *checker) applyRevision(events []Event) {
 	c.fences.checkOwners(d)
 	c.placement.checkMoves(d)
 	c.fences.checkWatermarks(d)
+	c.restores.checkNodes(d)
 
 	// The transaction of an alert compares the records of its task as they were before the revision.
 	c.alerts.checkRevision(d)
 	c.messages.checkRevision(d)
 	c.boots.checkRevision(d)
+	c.dependents.checkRevision(d, events[0].At)
 
 	runs := d.sortedRuns()
 	for _, r := range runs {
@@ -151,6 +162,7 @@ func (c *checker) applyRevision(events []Event) {
 	// Overlap and limits depend on all runs that the revision starts or ends, so they are judged after every
 	// run of the revision has been applied.
 	c.runs.checkStarts(d, runs)
+	c.flows.checkRevision(d)
 
 	c.retention.checkRevision(d)
 	c.ledger.checkRevision(d)
@@ -198,12 +210,14 @@ func (c *checker) checkKeys(events []Event) {
 
 // applyFirstList applies the first list without judging how its records were written, which a list does not
 // show. Entries come before runs, because the ticks of a range record are computed from its task's schedule.
-func (c *checker) applyFirstList(d *delta) {
+func (c *checker) applyFirstList(d *delta, at time.Time) {
 	c.cluster.began = c.cluster.revision
 	c.cluster.applyFreezes(d)
 	c.alerts.applyChanges(d)
 	c.messages.applyChanges(d)
 	c.boots.applyChanges(d)
+	c.dependents.applyListed(d, at)
+	c.flows.applyListed(d)
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
 	c.ledger.applySettings(d)
@@ -229,6 +243,8 @@ func (c *checker) finishHistory() {
 	}
 
 	c.alerts.checkEnd()
+	c.dependents.checkEnd()
+	c.flows.checkEnd()
 	c.placement.checkEndOwners()
 	c.placement.checkDrainedNodes()
 	c.access.finish()

@@ -137,7 +137,7 @@ func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64
 		for _, e := range inc.ends {
 			switch {
 			case e.rev <= after || e.rev > upTo:
-			case isFailure(e.state):
+			case e.isFailure():
 				n++
 			case e.state == task.Succeeded:
 				n = 0

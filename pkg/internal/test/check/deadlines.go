@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/test/check/oracle"
@@ -96,11 +97,19 @@ func (j *alertJudge) checkMissedDeadline(t *taskHistory, a *task.Alert, wrong fu
 		wrong("there is no tick between the deadline %s and the one before", formatTime(a.Deadline.Time))
 	case inc.successes.hasSince(tick):
 		wrong("a run has succeeded whose tick is not before %s, the one due by %s", formatTime(timeOfMS(tick)), formatTime(a.Deadline.Time))
-	case !d.anyRun && outcome != nil && outcome.state == task.Skipped && (outcome.reason == task.ReasonFrozen || outcome.reason == task.ReasonShadow):
-		wrong("the tick %s was skipped: %s", formatTime(timeOfMS(tick)), outcome.reason)
-	case !d.anyRun && outcome == nil && tick <= j.cluster.decidedUpTo(t):
+	case !d.anyRun && outcome.isExcuse():
+		wrong("the tick %s is %s: %s", formatTime(timeOfMS(tick)), outcome.state, outcome.reason)
+	case !d.anyRun && outcome == nil && tick <= j.cluster.decidedUpTo(t) && !isPausedByFailures(&t.entry.Entry, tick):
 		wrong("the task did not have the tick %s", formatTime(timeOfMS(tick)))
 	}
+}
+
+// isPausedByFailures reports whether a task was paused at a tick because its runs had failed. Such a tick has no outcome, but a success is
+// expected nevertheless.
+func isPausedByFailures(e *task.Entry, tick int64) bool {
+	return slices.ContainsFunc(ownCounters(*e).Pauses, func(p task.Pause) bool {
+		return p.By.Is(task.PausedByFailures) && unixMS(p.Since) <= tick && (p.Ended.IsZero() || tick <= unixMS(p.Ended))
+	})
 }
 
 // hasMetDeadline reports whether, when an alert closes, a run has succeeded that was due by its deadline or by the last one since. former is the

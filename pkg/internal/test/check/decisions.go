@@ -218,14 +218,18 @@ func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.R
 // change than its end time and its message. Any other rewrite of a final record breaks G12.
 func (j *decisionJudge) isGrowth(e *task.Run, r *runHistory) bool {
 	was := r.rangeRecord
-	if r.tick == 0 || was == nil || (e.State != task.Skipped && e.State != task.Missed) {
+	isTriggered := r.trigger == task.TriggerAfter
+	if r.tick == 0 && !isTriggered || was == nil || (e.State != task.Skipped && e.State != task.Missed) {
 		return false
 	}
 
 	same := *e
 	same.Last, same.Count, same.EndedAt, same.Message = was.Last, was.Count, was.EndedAt, was.Message
+	if isTriggered {
+		same.Causes = was.Causes
+	}
 
-	return encodeRun(same) == encodeRun(*was) && e.Ticks() > was.Ticks() && unixMS(e.Last) > lastTick(*was) && !e.EndedAt.Before(was.EndedAt.Time)
+	return encodeRun(same) == encodeRun(*was) && max(e.Count, 1) > max(was.Count, 1) && unixMS(e.Last) > lastTick(*was) && !e.EndedAt.Before(was.EndedAt.Time)
 }
 
 // lastTick returns the last tick of a record, in ms. A record of one tick has no Last.

@@ -46,6 +46,8 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 			dec.decodeShardRecord(d, ev)
 		case "ledger":
 			dec.decodeChunk(d, ev)
+		case "rundata":
+			dec.decodeRunData(d, ev)
 		case "cluster":
 			dec.decodeCluster(d, ev)
 		case "freezes":
@@ -61,7 +63,7 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 		case "boots":
 			dec.decodeBoot(d, ev)
 		// No rule concerns these keys.
-		case "cleared", "moves", "events", "idempotency", "audit-gaps":
+		case "cleared", "moves", "events", "idempotency", "audit-gaps", "graph":
 		default:
 			dec.addNote("keys below %s are not part of the key layout", dec.keys.Root()+dir)
 		}
@@ -99,7 +101,7 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 
 	d.nodes[name] = &nodeSession{
 		instance: n.Instance, create: ev.CreateRevision, canOwn: n.Owns(), weight: max(n.Weight, 1), labels: n.Labels, takesRuns: n.Takes(), refusesSince: unixMS(n.Clock),
-		joinedAt: unixMS(n.Clock), freezesObeyed: n.Froze, freezesObeyedAt: unixMS(n.Clock),
+		epoch: n.Epoch, joinedAt: unixMS(n.Clock), freezesObeyed: n.Froze, freezesObeyedAt: unixMS(n.Clock),
 	}
 }
 
@@ -194,6 +196,12 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 		dec.decodeEnded(d, k, ev)
 	case record.KindDead:
 		dec.decodeDeadLetter(d, k, ev)
+	case record.KindSubscriber:
+		dec.decodeSubscriber(d, k, ev)
+	case record.KindSent:
+		dec.decodeCursor(d, k, ev)
+	case record.KindTrigger:
+		dec.decodeTrigger(d, k, ev)
 	}
 }
 
@@ -240,6 +248,9 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	}
 
 	r.ended, r.endedKey, r.endedText = &e, ev.Key, string(ev.Value)
+	if ev.CreateRevision == ev.ModRevision || ev.Listed {
+		r.endedCreate = ev.CreateRevision
+	}
 }
 
 // decodeChunk decodes a change of ledger/<shard>/<ns>/<name>/<id>.
@@ -263,6 +274,31 @@ func (dec *decoder) decodeChunk(d *delta, ev Event) {
 
 	ch := d.ledgerChangeOf(record.Ref{Namespace: parts[1], Name: parts[2], Shard: shard})
 	ch.chunks = append(ch.chunks, c)
+}
+
+// decodeRunData decodes a change of rundata/<shard>/<ns>/<task>/<run>.
+func (dec *decoder) decodeRunData(d *delta, ev Event) {
+	parts := strings.Split(strings.TrimPrefix(ev.Key, dec.keys.AllRunData()), "/")
+	if len(parts) != 4 {
+		dec.addNote("key %s is not part of the key layout", ev.Key)
+		return
+	}
+
+	shard, err := strconv.Atoi(parts[0])
+	if err != nil {
+		dec.addNote("key %s is not part of the key layout", ev.Key)
+		return
+	}
+
+	ch := &runDataChange{key: ev.Key, create: ev.CreateRevision == ev.ModRevision}
+	if !ev.Deleted {
+		ch.data = &task.RunData{}
+		if err := json.Unmarshal(ev.Value, ch.data); err != nil {
+			dec.reportUnreadable(ev, err)
+		}
+	}
+
+	d.runData[runRef{record.Ref{Namespace: parts[1], Name: parts[2], Shard: shard}, parts[3]}] = ch
 }
 
 // decodeAlert decodes a change below alerts/: an alert, or what was sent to a receiver. No rule concerns silences.

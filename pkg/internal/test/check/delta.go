@@ -27,7 +27,9 @@ type delta struct {
 	rules      map[string]*task.AlertRule // rules of alerts, by key; nil: deleted
 	sent       map[string]*sentChange     // what was sent to receivers, by namespace and name
 	boots      map[string]*bootChange     // the last boots of nodes, by node
+	runData    map[runRef]*runDataChange  // the data of runs of workflows
 	keptChanges
+	dependentChanges
 }
 
 // watermarkChange is a change of a shard's watermark.
@@ -67,6 +69,7 @@ type runChange struct {
 	ended       *task.Run // the final record that is written
 	endedKey    string
 	endedText   string     // that record as stored
+	endedCreate int64      // its create revision, if this revision has created it, or it is listed; otherwise 0
 	late        []task.Run // late results that are written
 	lateKey     string
 	partDeleted bool // the record of a part's end was deleted
@@ -118,8 +121,9 @@ func newDelta() *delta {
 	return &delta{
 		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
 		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
-		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(),
+		runs: map[runRef]*runChange{}, ledgers: map[record.Ref]*ledgerChange{}, keptChanges: newKeptChanges(), dependentChanges: newDependentChanges(),
 		alerts: map[string]*alertChange{}, rules: map[string]*task.AlertRule{}, sent: map[string]*sentChange{}, boots: map[string]*bootChange{},
+		runData: map[runRef]*runDataChange{},
 	}
 }
 
@@ -223,6 +227,13 @@ type alertChange struct {
 	key   string
 	ref   record.Ref
 	alert *task.Alert // nil: deleted
+}
+
+// runDataChange is a write or a deletion of the data of a run.
+type runDataChange struct {
+	key    string
+	data   *task.RunData // nil: deleted
+	create bool          // the revision creates the record
 }
 
 // sentChange is a write or a deletion of what was sent to a receiver.

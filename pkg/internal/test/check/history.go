@@ -105,7 +105,14 @@ type countedPast struct {
 type runEnd struct {
 	rev, at int64
 	state   task.State
+	node    string
+	run     *runHistory
+	// isRestored means that a restore has lost how the run ended, which is no failure.
+	isRestored bool
 }
+
+// isFailure reports whether the end counts toward the limit of consecutive failures.
+func (e *runEnd) isFailure() bool { return isFailure(e.state) && !e.isRestored }
 
 // successes are the runs of an incarnation that have succeeded. All times are in ms, 0 if none has.
 type successes struct {
@@ -151,7 +158,7 @@ func (in *incarnation) countEnd(r *runHistory, e *task.Run) {
 	if e.State == task.Skipped || e.State == task.Missed {
 		return
 	}
-	in.ends = append(in.ends, runEnd{rev, unixMS(e.EndedAt), e.State})
+	in.ends = append(in.ends, runEnd{rev, unixMS(e.EndedAt), e.State, e.Node, r, e.Reason == task.ReasonRestored})
 	in.lastEnd = max(in.lastEnd, unixMS(e.EndedAt))
 	if e.State == task.Succeeded {
 		in.lastSuccess = rev
@@ -186,9 +193,13 @@ type runHistory struct {
 	token       int64                  // the token of the attempt that determined the outcome; 0: none
 	tokens      []int64                // the tokens of all attempts that were in an inbox
 	decidedRev  int64                  // the revision of the first record; 0: before the history begins
+	queuedRev   int64                  // the revision that created its last queue record; 0: before the history begins
 	// activeSince is the revision since which the run is active: from its dispatch to its outcome, including
 	// any wait for the next attempt.
 	activeSince int64
+	// partEnd is the final record of a part, and partEndRev its revision.
+	partEnd    *task.Run
+	partEndRev int64
 	parentRevisions
 	targetWait
 }
@@ -239,10 +250,14 @@ func isTickTrigger(trigger string) bool {
 type parentRevisions struct {
 	fan, was *task.Fan // nil: it has no parts yet
 	changed  int64     // the revision of the latest change
+	begun    int64     // the revision in which it got its parts; 0: before the history begins
 }
 
 // setFan applies the fan that a revision writes.
 func (p *parentRevisions) setFan(f *task.Fan, revision int64) {
+	if p.fan == nil {
+		p.begun = revision
+	}
 	p.fan, p.was, p.changed = f, p.fan, revision
 }
 

@@ -87,7 +87,7 @@ func (l ledgerCounts) addTrimmed(r trimmedRecord) {
 	case r.run == nil:
 		l[countedBroken]++
 	case r.run.tick == 0:
-		l[countedRequested+string(r.run.state)]++
+		l[countedRequested+string(r.run.state)] += r.run.ticks()
 	default:
 		l[countedTicks+string(r.run.state)] += r.run.ticks()
 	}

@@ -17,6 +17,19 @@ import (
 type partJudge struct {
 	judge
 	fences *fenceJudge
+	flows  *flowJudge // judges in addition runs of workflows
+}
+
+// isStep reports whether a run is a part of a workflow.
+func (j *partJudge) isStep(ch *runChange) bool {
+	parent, _ := j.cluster.parentOf(ch.ref, ch.id)
+	return parent != nil && parent.fan != nil && parent.fan.Flow != nil
+}
+
+// generationOf returns the generation of the task with which the workflow of a part has begun.
+func (j *partJudge) generationOf(ch *runChange) int64 {
+	parent, _ := j.cluster.parentOf(ch.ref, ch.id)
+	return parent.fan.Flow.Generation
 }
 
 // checkParent judges the queue record of a run that has parts: its first one, or a rewrite.
@@ -27,7 +40,11 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	case was == nil:
 		j.checkFanOut(d, ch, r, f)
 		return
-	case was.Count != f.Count || was.Need != f.Need || was.Kept != f.Kept || !slices.Equal(was.Nodes, f.Nodes) || !slices.Equal(was.Only, f.Only):
+	case (was.Flow == nil) != (f.Flow == nil):
+		j.breachTask("form", ch.ref, r.tick, ch.queueKey, "run %s has become a workflow, or is none any more", ch.id)
+		return
+	// The parts of a workflow get their numbers when their step begins.
+	case f.Flow == nil && was.Count != f.Count || was.Need != f.Need || was.Kept != f.Kept || !slices.Equal(was.Nodes, f.Nodes) || !slices.Equal(was.Only, f.Only):
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "the parts of run %s have changed", ch.id)
 	case was.Cancel != "" && f.Cancel != was.Cancel:
 		j.breachTask("state", ch.ref, r.tick, ch.queueKey, "a cancel of run %s was overwritten", ch.id)
@@ -40,13 +57,17 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	// Users may only request a cancel. Every other change, and a cancel in favor of a newer tick, needs a commit.
 	same := *f
 	same.Cancel = was.Cancel
+	if f.Flow != nil {
+		flow := *f.Flow
+		flow.Forced, same.Flow = was.Flow.Forced, &flow
+	}
 	if encodeFan(same) != encodeFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	}
 
 	// A part that was given out must not return to the list (G9).
 	for _, i := range f.Left {
-		if !slices.Contains(was.Left, i) {
+		if !slices.Contains(was.Left, i) && (f.Flow == nil || i < was.Count) {
 			j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "part %d of run %s is to be dispatched again", i, ch.id)
 		}
 	}
@@ -76,6 +97,7 @@ func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	t := j.cluster.taskOf(ch.ref)
 	switch {
+	case f.Flow != nil: // flowJudge judges its steps
 	case !slices.Equal(f.Left, f.Numbers()):
 		j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "run %s begins without some of its parts", ch.id)
 	case len(f.Nodes) > 0 && len(f.Nodes) != f.Count:
@@ -123,6 +145,14 @@ func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec
 	}
 
 	was := parent.fanBefore(j.cluster.revision)
+	if was != nil && was.Flow != nil {
+		// flowJudge judges cancels: cleanup is given out after them.
+		if parent.changed != j.cluster.revision || !slices.Contains(was.Left, index) && index < was.Count || index >= parent.fan.Count || slices.Contains(parent.fan.Left, index) {
+			j.breachTask("G9", ch.ref, 0, key, "part %s is dispatched, but it was not waiting, or still is", ch.id)
+		}
+		return
+	}
+
 	switch {
 	case parent.changed != j.cluster.revision || was == nil || !slices.Contains(was.Left, index) || slices.Contains(parent.fan.Left, index):
 		j.breachTask("G9", ch.ref, 0, key, "part %s is dispatched, but it was not waiting, or still is", ch.id)
@@ -144,6 +174,10 @@ func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 
 	if nodes := parent.fan.Nodes; index < len(nodes) && nodes[index] != put.node {
 		j.breachTask("G24", ch.ref, 0, put.key, "part %s is for node %s, but is dispatched to %s", ch.id, nodes[index], put.node)
+	}
+
+	if parent.fan.Flow != nil {
+		return // flowJudge judges these
 	}
 
 	if was := parent.fanBefore(j.cluster.revision); parent.ended || was != nil && was.Cancel != "" {
@@ -188,9 +222,10 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 		cut = cut || left
 
 		switch {
+		case !told && left && f.Flow != nil: // an item that has not begun
 		case !told:
 			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends without the result of part %d", ch.id, i)
-		case left && (f.Cancel == "" || said.State != task.Cancelled || p != nil):
+		case left && (f.Cancel == "" && f.Flow == nil || said.State != stateOfCut(f.Cancel) || p != nil):
 			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends although part %d waits; its record says %s", ch.id, i, said.State)
 		case left:
 		case p == nil || !p.ended:
@@ -198,11 +233,16 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 		case p.state != said.State || p.token != said.Token:
 			j.breachTask("G12", ch.ref, r.tick, ch.endedKey, "run %s records that part %d ended as %s with token %d; it ended as %s with token %d", ch.id, i, said.State, said.Token, p.state, p.token)
 		default:
-			cut = cut || p.state == task.Cancelled
+			cut = cut || p.state == task.Cancelled || p.reason == task.ReasonRestored
 			if p.state == task.Succeeded {
 				succeeded++
 			}
 		}
+	}
+
+	if f.Flow != nil {
+		j.flows.checkConclusion(d, ch, r)
+		return
 	}
 
 	// The rule: enough parts succeeded, unless a cancel had an effect.
@@ -210,7 +250,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 
 	switch {
 	case f.Cancel != "" && cut:
-		want = task.Cancelled
+		want = stateOfCut(f.Cancel)
 	case succeeded >= f.Need:
 		want = task.Succeeded
 	}

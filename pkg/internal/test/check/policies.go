@@ -204,20 +204,26 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 		// counts if it had a start deadline.
 		waited := (taken != nil || whole.fan != nil) && !other.startBefore.IsZero()
 		newer := other.decidedRev > whole.decidedRev || other.decidedRev == whole.decidedRev && other.tick > whole.tick
-		if other != whole && other.incarnation == r.incarnation && isTickTrigger(other.trigger) && newer && other.wasPlaced && (other.state != task.Missed || waited) {
+
+		// A tick that is decided late may be older than the run of a trigger that was decided before it. Ids begin with times.
+		newer = newer || other.trigger == task.TriggerAfter && other.id > whole.id
+		if other != whole && other.incarnation == r.incarnation && replaces(other.trigger) && newer && other.wasPlaced && (other.state != task.Missed || waited) {
 			return
 		}
 	}
 
-	// The newer tick may be decided in this revision.
+	// The newer tick or trigger may be decided in this revision.
 	for _, other := range d.runs {
-		if rec, _ := other.recordedRun(); other != ch && other.ref == ch.ref && rec != nil && isTickTrigger(rec.Trigger) {
+		if rec, _ := other.recordedRun(); other != ch && other.ref == ch.ref && rec != nil && replaces(rec.Trigger) {
 			return
 		}
 	}
 
-	j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
+	j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick or trigger of its task has a run", ch.id)
 }
+
+// replaces reports whether a run with this trigger may take the place of an older one.
+func replaces(trigger string) bool { return isTickTrigger(trigger) || trigger == task.TriggerAfter }
 
 // checkReplaceRequest checks that a cancel in favor of a newer tick is requested by the owner in a commit, and for
 // a task whose policy is replace (G24).

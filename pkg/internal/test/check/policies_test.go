@@ -630,6 +630,35 @@ func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 	}
 }
 
+// A tick is decided late, when the run of a trigger waits already. That run replaces the tick if it is newer than the tick.
+//
+// Verifies: G24
+func TestCheck_TicksThatRunsOfTriggersReplace(t *testing.T) {
+	for at, isWrong := range map[float64]bool{2.1: false, 1.9: true} {
+		h := newHand(t, func(e *task.Entry) { e.Overlap = task.OverlapReplace })
+		h.until(1)
+		h.sealed(h.fires(1))
+
+		h.until(2.2)
+		triggered := h.tickRun(h.simTask, h.at(at), task.TriggerAfter, task.Queued)
+		triggered.Causes = []task.Cause{{Task: "etl", Run: "r1", State: task.Succeeded}}
+		triggered.ID, triggered.Reason = task.TriggeredRunID(time.UnixMilli(h.at(at)), h.simTask.entry.UID, triggered.Causes[0]), task.ReasonOverlap
+		h.sealed(h.waiting(h.simTask, task.Waiting{Run: triggered}))
+
+		tick := h.run(2)
+		h.sealed(h.waits(2, task.ReasonOverlap))
+		tick.State, tick.Reason, tick.EndedAt = task.Cancelled, task.ReasonReplaced, h.time()
+		h.sealed(op{h.keys.Queued(h.ref, tick.ID), nil}, h.ended(h.simTask, tick))
+
+		found := slices.ContainsFunc(h.check(Options{}).Violations, func(v Violation) bool {
+			return v.Promise == "G24" && strings.Contains(v.Message, "is replaced by nothing")
+		})
+		if found != isWrong {
+			t.Errorf("the tick of 2 s is replaced by a run of %g s: a violation: %t", at, found)
+		}
+	}
+}
+
 // What owners, nodes and trims decide by the fields of a task.
 func TestCheck_Decisions(t *testing.T) {
 	missed := func(ticks int, reason string) func(h hand) {

@@ -227,6 +227,8 @@ type Summary struct {
 	Undecided int64                `json:"undecided"` // of those, the ones without an outcome
 	Runs      int64                `json:"runs"`      // that ticks caused
 	Manual    int64                `json:"manual"`    // runs without a tick
+	Triggers  int64                `json:"triggers"`  // that ends of runs have become
+	Triggered int64                `json:"triggered"` // runs that triggers have started; Manual counts them, too
 	Ended     map[task.State]int64 `json:"ended"`     // runs by final state
 	Skipped   map[string]int64     `json:"skipped"`   // ticks by reason
 	Missed    map[string]int64     `json:"missed"`    // ticks by reason
@@ -267,6 +269,7 @@ func (s Summary) String() string {
 
 	fmt.Fprintf(&b, ", late results %d\n", s.Late)
 	fmt.Fprintf(&b, "skipped %s, missed %s\n", formatReasons(s.Skipped), formatReasons(s.Missed))
+	fmt.Fprintf(&b, "triggers %d, of which %d have started runs\n", s.Triggers, s.Triggered)
 	fmt.Fprintf(&b, "trimmed: to ledgers %d, forgotten %d\n", s.Folded, s.Unfolded)
 	fmt.Fprintf(&b, "tick to decision: %s\n", s.Decided)
 	fmt.Fprintf(&b, "tick to start:    %s\n", s.Started)

@@ -38,7 +38,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 			continue // a dismissal of a dead run: the record is deleted next
 		}
 
-		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
+		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state) && !isUnfinishedFlow(r.ended)) {
 			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, but it has no such end in this revision", k.id, ch.state)
 		}
 	}
@@ -221,6 +221,12 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	}
 }
 
+// isUnfinishedFlow reports whether a run is a workflow that was cancelled, or a retry of one that has not begun: it is dead, so that it can
+// be retried.
+func isUnfinishedFlow(r *task.Run) bool {
+	return r.State != task.Succeeded && r.Fan != nil && r.Fan.Flow != nil
+}
+
 // sameSpec compares two specs as JSON, except for the revision, which is not part of what is stored.
 func sameSpec(a, b []byte) bool {
 	var x, y map[string]any
@@ -321,6 +327,9 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 	}
 
 	for at := range inc.outcomes {
+		if !e.End.IsZero() {
+			at = min(at, unixMS(e.End)) // an edit may let the schedule end before ticks that are decided
+		}
 		since = max(since, at)
 	}
 
@@ -328,6 +337,8 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 	if at := unixMS(tomb.DeletedAt) + 2*j.opts.Skew.Milliseconds(); at < since+int64(e.TTL)/1e6 {
 		wrong("%s had not passed since %s", e.TTL, formatTime(timeOfMS(since)))
 	}
+
+	(&restoreJudge{j.judge}).checkTTL(t, tomb.DeletedAt)
 }
 
 // deletedByTTL reports whether a tombstone describes a deletion by ttl, which no user requested.

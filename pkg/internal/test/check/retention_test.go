@@ -311,6 +311,14 @@ func TestCheck_Remembered(t *testing.T) {
 		{"the last success goes, and a run from before it is dead", "G25", once, func(h hand) { fails(h); recovers(h); goes(h) }},
 		{"the last success goes, and the run from before it is dismissed", "", once, func(h hand) { fails(h); recovers(h); dismiss(h); goes(h) }},
 		{"one of two last successes goes", "", allow, func(h hand) { fails(h); recoversTwice(h); goes(h) }},
+		{"the last success goes, and an earlier one was written again", "G25", once, func(h hand) {
+			h.runs(1, task.Succeeded)
+			first := h.kv[h.keys.Ended(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))]
+			h.runs(2, task.Failed)
+			h.runs(3, task.Succeeded)
+			h.txn(op{first.Key, json.RawMessage(first.Value)})
+			h.txn(append(h.trim(3), h.chunk(1, ledger.Chunk{Spans: spans(3, 3, 1)}))...)
+		}},
 		{"both of two last successes go", "G25", allow, func(h hand) {
 			fails(h)
 			recoversTwice(h)
@@ -366,6 +374,17 @@ func TestCheck_Remembered(t *testing.T) {
 		}},
 
 		{"deleted by its ttl", "", over, func(h hand) { fails(h); h.until(5); h.sealed(); expires(h) }},
+		{"deleted by its ttl, after an end before its last tick", "", nil, func(h hand) {
+			h.runs(1, task.Succeeded)
+			h.until(2)
+			h.sealed(h.not(2, task.Skipped, task.ReasonOverlap))
+			h.update(h.simTask, true, func() {
+				h.simTask.entry.End, h.simTask.entry.TTL = task.At(time.UnixMilli(h.at(1))), task.Duration(3*time.Second)
+			})
+			h.until(4)
+			h.sealed()
+			expires(h)
+		}},
 		{"deleted too soon by its ttl", "G25", over, func(h hand) { fails(h); h.until(2); h.sealed(); expires(h) }},
 		{"deleted a second too soon by its ttl", "G25", over, func(h hand) { fails(h); h.until(4); h.sealed(); expires(h) }},
 		{"deleted by its ttl with a tick to come", "G25", func(e *task.Entry) { e.TTL = task.Duration(time.Second) }, expires},

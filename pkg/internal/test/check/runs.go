@@ -29,6 +29,7 @@ type runTracker struct {
 	requests   *requestJudge
 	parts      *partJudge
 	retention  *retentionJudge
+	restores   *restoreJudge
 }
 
 // applyRunChange judges what a revision does to a run, and applies it. All changes of a revision become visible
@@ -100,7 +101,7 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 			return nil // an unreadable record was deleted
 		}
 
-		r = &runHistory{id: ch.id, incarnation: t.incarnationOf(rec.UID), trigger: rec.Trigger, count: rec.Ticks(), inboxes: map[string]inboxRecord{}}
+		r = &runHistory{id: ch.id, incarnation: t.incarnationOf(rec.UID), trigger: rec.Trigger, count: countOf(rec), inboxes: map[string]inboxRecord{}}
 		if isTickTrigger(rec.Trigger) {
 			r.tick = unixMS(rec.ScheduledTime)
 		}
@@ -113,6 +114,14 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 	}
 
 	return r
+}
+
+// countOf returns how many ticks or triggers a record decides.
+func countOf(rec *task.Run) int64 {
+	if rec.Trigger == task.TriggerAfter {
+		return rec.Count
+	}
+	return rec.Ticks()
 }
 
 // checkFirstRecord judges the first record of a run: a part, a run that a user requested, or the decision of a
@@ -148,6 +157,7 @@ func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 
 	ticks := rt.decisions.decidedTicks(ch, r, rec, key)
 	rt.claimTicks(ch, r, ticks, key)
+	rt.restores.checkTicks(ch, r, rec, ticks, key)
 	rt.decisions.checkDueTime(rt.cluster.taskOf(ch.ref), r, rec, key)
 	rt.decisions.checkNotEarly(ch, r, rec, key)
 
@@ -198,6 +208,7 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 
 	if put.create == put.mod {
 		rt.attempts.checkDispatch(d, ch, r, put)
+		rt.restores.checkDispatch(ch, r, put)
 	} else if known {
 		rt.attempts.checkRewrite(ch, r, before, put)
 		rt.policies.checkReplaceRequest(d, ch, r, before, put)
@@ -248,6 +259,9 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	}
 
 	r.noteQueued(w, rt.cluster.revision)
+	if !r.queued {
+		r.queuedRev = rt.cluster.revision
+	}
 
 	if !r.ended {
 		rt.setState(ch, r, from, task.Queued, ch.queueKey)
@@ -263,6 +277,9 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 		rt.policies.checkQueueLength(ch, r, w)
 	}
 }
+
+// unstarted are the reasons for which a run fails before an attempt begins. The last two are of workflows.
+var unstarted = []string{task.ReasonNamespace, task.ReasonAccept, task.ReasonValues, task.ReasonBadRecord}
 
 // applyEnded judges and applies a final record. The attempt that it names was on record (G10), and the record is
 // written once (G12).
@@ -286,8 +303,9 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 		rt.breachTask("state", ch.ref, r.tick, ch.endedKey, "run %s is in history as %q", ch.id, e.State)
 	}
 
+	rt.restores.checkReason(ch, r, from)
 	rt.setState(ch, r, from, e.State, ch.endedKey)
-	if e.State == task.Failed && (from == "" || from == task.Queued) && e.Reason != task.ReasonNamespace && e.Reason != task.ReasonAccept {
+	if e.State == task.Failed && (from == "" || from == task.Queued) && !slices.Contains(unstarted, e.Reason) {
 		rt.breachTask("state", ch.ref, r.tick, ch.endedKey, "run %s goes from %q to %q with the reason %q", ch.id, from, e.State, e.Reason)
 	}
 
@@ -322,6 +340,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	}
 
 	if r.isPart() {
+		r.partEnd, r.partEndRev = e, rt.cluster.revision
 		return // counts and dead letters are the parent's
 	}
 
@@ -337,6 +356,12 @@ func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	e, was := ch.ended, r.rangeRecord
 	rt.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "a range of ticks that grows")
 	rt.fences.checkNamedOwner(*e, ch.ref, ch.endedKey)
+
+	if r.trigger == task.TriggerAfter { // dependentJudge judges what is added
+		rt.stats.countGrowth(e, max(e.Count, 1)-max(was.Count, 1))
+		r.rangeRecord, r.endedText, r.count = e, ch.endedText, e.Count
+		return
+	}
 
 	added := rt.decisions.addedTicks(ch, r, lastTick(*was), unixMS(e.Last))
 	if int64(len(added)) != e.Ticks()-was.Ticks() {
@@ -449,6 +474,7 @@ func (rt *runTracker) applyListed(ch *runChange) {
 	if e := ch.ended; e != nil {
 		r.state = e.State
 		r.setOutcome(e, ch.endedText)
+		r.partEnd = e
 	}
 
 	rt.applyPlaces(newDelta(), ch, r)

@@ -35,6 +35,8 @@ type simTask struct {
 	create int64
 	period int64 // in seconds: it has a tick when this divides the time
 	entry  task.Entry
+	after  task.Sources
+	steps  *task.Workflow
 	active *simRun
 	queue  []task.Waiting
 }
@@ -191,6 +193,12 @@ func (s *sim) write(t *simTask, more ...op) int64 {
 	}
 
 	spec := map[string]any{"uid": t.entry.UID, "generation": t.entry.Generation, "timeout": t.entry.Timeout}
+	if len(t.after) > 0 {
+		spec["after"] = t.after
+	}
+	if t.steps != nil {
+		spec["action"] = task.Action{Workflow: t.steps}
+	}
 	return s.txn(append([]op{{s.keys.Spec(t.ref), spec}, {s.keys.Entry(t.ref), t.entry}}, more...)...)
 }
 

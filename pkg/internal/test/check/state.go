@@ -22,6 +22,8 @@ type clusterState struct {
 	shards     map[int]*shardState         // by number
 	tasks      map[record.Ref]*taskHistory // by namespace, name and shard
 	freezes    freezeState                 // the frozen namespaces
+	epoch      int                         // of the cluster's record
+	gap        *task.Gap                   // what histories may have decided that restores have lost; nil: there were none
 	kept       keptRecords                 // specs, former versions, tombstones
 }
 
@@ -47,6 +49,7 @@ type nodeSession struct {
 	labels          map[string]string // as it announces them
 	takesRuns       bool              // it accepts new runs
 	refusesSince    int64             // since when it does not, by its own clock, in ms
+	epoch           int               // the epoch of the cluster, as the node knows it
 	joinedAt        int64             // the time in its first record, by its own clock, in ms
 	freezesObeyed   int64             // the mod revision of the freeze record that it has confirmed
 	freezesObeyedAt int64             // when it first confirmed that revision, by its own clock, in ms
@@ -239,6 +242,9 @@ func (c *clusterState) applyFleet(d *delta) {
 	// The number of shards is fixed when the cluster is created.
 	if d.cluster != nil && d.cluster.Shards != 0 {
 		c.shardCount = d.cluster.Shards
+	}
+	if d.cluster != nil {
+		c.epoch, c.gap = d.cluster.Epoch, d.cluster.Gap()
 	}
 
 	for id, o := range d.owners {

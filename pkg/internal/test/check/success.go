@@ -349,7 +349,7 @@ func (x *successTimes) byDeadline(d *deadlines, deadline int64) metState {
 		return met
 	case tick <= x.grace+x.tolerance || tick <= x.edited+x.tolerance:
 		return unclear // it may not have been due
-	case !d.anyRun && (outcome == nil || outcome.state == task.Skipped && (outcome.reason == task.ReasonFrozen || outcome.reason == task.ReasonShadow)):
+	case !d.anyRun && (outcome == nil || outcome.isExcuse()):
 		return unclear
 	}
 

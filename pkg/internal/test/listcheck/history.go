@@ -104,6 +104,7 @@ func applyEvent(keys record.Keys, tasks map[string]*taskHistory, ev *check.Event
 		t.applyEntry(ev)
 	case k.Kind == record.KindDead && ev.Deleted:
 		delete(t.dead, k.Run)
+	case k.Kind == record.KindDead && !record.IsDeadFailure(ev.Value): // a workflow that was cancelled
 	case k.Kind == record.KindDead:
 		t.dead[k.Run] = ev.CreateRevision
 	case ev.Deleted:

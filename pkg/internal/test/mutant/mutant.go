@@ -46,7 +46,9 @@ type Mutant struct {
 const (
 	Simulation    = "simulation"    // TestMutants_AreCaught of package sim
 	Lists         = "lists"         // TestMutants_OfListsAreCaught of package sim
+	Restores      = "restores"      // TestMutants_OfRestoresAreCaught of package sim
 	Authorization = "authorization" // TestMutants_OfAuthorizationAreCaught of package authority
+	Scheduler     = "scheduler"     // TestMutants_OfTheSchedulerAreCaught of package scheduler
 	Stories       = "stories"       // a story of package sim, which names the mutant
 )
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/internal/test/check"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -50,9 +51,22 @@ var Hard = []string{
 	"alert opens",
 	"alert closes as succeeded",
 	"why: from the ledger as succeeded",
+	"trigger sent",
+	"trigger's run succeeded",
+	"trigger's run skipped",
+	"workflow succeeded",
+	"workflow failed",
+	"step skipped",
+	"map of several items",
 }
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
+
+// hasCode reports whether an API has answered with a code.
+func hasCode(err error, code string) bool {
+	var problem *client.Error
+	return errors.As(err, &problem) && problem.Code == code
+}
 
 // addCounts adds a daemon's counters when it has ended.
 func (n *node) addCounts(d *daemon.Node) {
@@ -121,6 +135,10 @@ func (w *world) countRecords() {
 		w.countAlert(keys, e)
 		k, inShard := keys.ParseShard(e.Key)
 		text := string(e.Value)
+		if inShard {
+			w.countFlow(k, text, e.Deleted, !e.Deleted && e.CreateRevision == e.ModRevision)
+			w.countLink(k, text, e.Deleted, !e.Deleted && e.CreateRevision == e.ModRevision)
+		}
 
 		has := func(field string) bool { return strings.Contains(text, field) }
 		for what, is := range map[string]bool{

@@ -28,7 +28,7 @@
 // rolled back; overlap policies change; requests go to targets that refuse them, do not answer, or ask to wait;
 // histories are short and tasks expire; records move to ledgers, some chunks are written by hand, and nodes are killed in each
 // phase of that; runs have parts; namespaces are frozen; a task is created again under its name
-// while the former one still runs; tasks have alerts, dead runs are retried and dismissed, and a receiver comes and goes; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
+// while the former one still runs; tasks run after others, in chains and fans that change and whose records are damaged by hand; tasks are workflows with maps, cleanup and steps that hang, which are cancelled, forced, paused, retried and edited, while nodes are killed in each phase of that; tasks have alerts, dead runs are retried and dismissed, and a receiver comes and goes; clocks jump by far more than the clock guard tolerates; rights of users are taken away and given back, so that the checker can judge that no write
 // commits without them (G27).
 //
 // Every write of the API may be delivered twice, also one that only creates, such as a task, or a manual run in the
@@ -38,6 +38,9 @@
 // At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
 // paused, active runs may end, and the API is asked about the past of each task (answers.go): an answer may say that the
 // records are gone, but nothing else than what happened (G31). Then the history is judged.
+//
+// RunRestore (restore.go) is a simulation of restores. The store is copied, goes on, is lost, and becomes the copy again, with the transactions
+// of a restore. The checker judges the history of the backup, continued by that after the restore (G68).
 //
 // RunLists (lists.go) is another simulation: while nodes are killed, drained and cut off, tasks are listed without pause.
 // Package listcheck judges each list by the history (G30).

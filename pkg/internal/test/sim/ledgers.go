@@ -121,20 +121,20 @@ func foldPhaseOf(keys record.Keys, op clientv3.Op) (phase foldPhase) {
 	return phase
 }
 
-// foldTrap kills a node in a phase of its next fold.
-type foldTrap struct {
-	phase  foldPhase
-	after  bool // when the request has been applied, and its answer is under way
-	caught chan struct{}
+// trap kills a node when it makes a request.
+type trap struct {
+	matches func(clientv3.Op) bool
+	after   bool // when the request has been applied, and its answer is under way
+	caught  chan struct{}
 }
 
-// setTrap sets a trap for the folds of a link; nil removes it.
-func (l *link) setTrap(t *foldTrap) { l.trap.Store(t) }
+// setTrap sets a trap for the requests of a link; nil removes it.
+func (l *link) setTrap(t *trap) { l.trap.Store(t) }
 
 // springTrap cuts the link off for good if a request is the one for which its trap waits.
 func (l *link) springTrap(op clientv3.Op, after bool) {
 	t := l.trap.Load()
-	if t == nil || t.after != after || foldPhaseOf(l.world.admin.Keys(), op) != t.phase || !l.trap.CompareAndSwap(t, nil) {
+	if t == nil || t.after != after || !t.matches(op) || !l.trap.CompareAndSwap(t, nil) {
 		return
 	}
 
@@ -149,7 +149,15 @@ func killInFold(w *world) func(*world) {
 		return nil
 	}
 
-	t := &foldTrap{phase: foldPhase(1 + w.rng.IntN(int(writesFold))), after: w.rng.IntN(2) == 0, caught: make(chan struct{})}
+	phase := foldPhase(1 + w.rng.IntN(int(writesFold)))
+
+	return n.killInTrap(fmt.Sprintf("phase %d of a fold", phase), func(op clientv3.Op) bool { return foldPhaseOf(w.admin.Keys(), op) == phase })
+}
+
+// killInTrap kills a node in its next request that matches, and starts it again when the fault ends. what describes the request.
+func (n *node) killInTrap(what string, matches func(clientv3.Op) bool) func(*world) {
+	w := n.world
+	t := &trap{matches: matches, after: w.rng.IntN(2) == 0, caught: make(chan struct{})}
 	host := w.rng.IntN(4) == 0
 	n.proc.link.setTrap(t)
 	w.waitUntil(10*time.Second, func() bool { return isClosed(t.caught) })
@@ -159,7 +167,7 @@ func killInFold(w *world) func(*world) {
 		return nil
 	}
 
-	w.countReached(fmt.Sprintf("killed in phase %d of a fold, after it: %t", t.phase, t.after))
+	w.countReached(fmt.Sprintf("killed in %s, after it: %t", what, t.after))
 	n.killDaemon(host)
 
 	return func(*world) { n.restartWhenClean() }

@@ -40,7 +40,7 @@ type weather struct {
 type link struct {
 	world *world
 	name  string
-	trap  atomic.Pointer[foldTrap] // nil: none is set
+	trap  atomic.Pointer[trap] // nil: none is set
 
 	// mu guards the fields below.
 	mu      sync.Mutex

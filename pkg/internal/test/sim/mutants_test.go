@@ -85,12 +85,27 @@ var (
 	metScenario        = scenario{"met", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{}, Duration: 240 * time.Second, Tasks: 3, Shape: withSlowSuccess, Calls: []string{"dismiss"}}}
 	bootingScenario    = scenario{"booting", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"boots"}, Nodes: 4, Duration: 40 * time.Second, Tasks: 6, Rough: true, Shape: withBoots, Calls: []string{"apply"}}}
 	undeletedScenario  = scenario{"undeleted", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 1, Calls: []string{"apply", "delete", "delete", "undelete"}}}
+	chainedScenario    = scenario{"chained", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 6, Slots: 20, Rough: true, Shape: withChains, Calls: []string{"apply", "edit sources"}}}
+	sentLateScenario   = scenario{"sent late", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 6, Slots: 20, Shape: withChains, Calls: []string{"apply"}, WrapClient: delaySends}}
+	damagedScenario    = scenario{"damaged", sim.Options{Plain: true, Only: []string{"stall watches"}, Duration: 40 * time.Second, Tasks: 6, Slots: 20, Shape: withChains, Calls: []string{"apply", "damage links", "damage links", "damage links"}}}
+	heldBackScenario   = scenario{"held back", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 30 * time.Second, Tasks: 6, Slots: 20, Shape: withBranches, Calls: []string{"apply", "pause", "resume"}}}
+	unorderedScenario  = scenario{"unordered", sim.Options{Plain: true, Only: []string{"calm"}, Duration: 60 * time.Second, Tasks: 3, Slots: 60, Shape: withUnorderedEnds, Calls: []string{"trigger"}}}
+	steppedScenario    = scenario{"stepped", sim.Options{Plain: true, Only: []string{"calm"}, Workloads: []string{"workflows"}, Duration: 30 * time.Second, Tasks: 6, Slots: 20, Calls: []string{"apply", "trigger"}}}
+	stalledSteps       = scenario{"stalled steps", sim.Options{Plain: true, Only: []string{"stall watches"}, Workloads: []string{"workflows"}, Duration: 40 * time.Second, Tasks: 6, Slots: 20, Calls: []string{"trigger"}}}
 	failingScenario    = scenario{"failing", sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second, Shape: withFailingRuns}}
 )
 
 // detections maps mutants to how they are detected. The faults are chosen so that the mutant does harm quickly. Others would do, given
 // enough seeds.
 var detections = map[string]detection{
+	"sent-by-mod":           {[]string{"G63"}, damagedScenario},
+	"sent-uncompared":       {[]string{"G63"}, chainedScenario},
+	"older-ends":            {[]string{"G63"}, chainedScenario},
+	"trim-unsent":           {[]string{"G63"}, sentLateScenario},
+	"fold-range-unguarded":  {[]string{"G31"}, unorderedScenario},
+	"trigger-kept":          {[]string{"G64"}, chainedScenario},
+	"trigger-uncompared":    {[]string{"G64"}, damagedScenario},
+	"same-millisecond":      {[]string{"G64"}, heldBackScenario},
 	"accept-anything":       {[]string{"G29"}, inputScenario},
 	"no-owner-fence":        {[]string{"G1"}, movingScenario},
 	"no-session-fence":      {[]string{"G2"}, revokedScenario},
@@ -138,6 +153,18 @@ var detections = map[string]detection{
 	"exception-dropped":     {[]string{"G31"}, foldedScenario},
 	"span-over-a-hole":      {[]string{"G31"}, pausedScenario},
 	"conflicts-together":    {[]string{"G1", "G3", "G12"}, aloneScenario},
+
+	// Workflows.
+	"plan-unpinned":       {[]string{"G65"}, steppedScenario},
+	"flow-uncompared":     {[]string{"G65", "state"}, stalledSteps},
+	"need-unknown":        {[]string{"G65"}, steppedScenario},
+	"no-cleanup":          {[]string{"G66"}, steppedScenario},
+	"cancel-hits-cleanup": {[]string{"G66"}, steppedScenario},
+	"timeout-always":      {[]string{"G65"}, steppedScenario},
+	"plan-leaked":         {[]string{"G65"}, steppedScenario},
+	"retry-keeps-failed":  {[]string{"G65"}, steppedScenario},
+	"retry-reruns":        {[]string{"G65"}, steppedScenario},
+	"cleanup-kept":        {[]string{"G65"}, steppedScenario},
 
 	// Boots.
 	"boot-uncompared": {[]string{"G62"}, bootingScenario},
@@ -301,6 +328,47 @@ func withSlowSuccess(s *task.Spec) {
 	s.Alerts = &task.Alerts{Failures: new(0), SuccessWithin: task.Duration(2 * time.Minute)}
 }
 
+// withChains lets each task run after the one before it, with one record in its history. The first has a tick each second.
+func withChains(s *task.Spec) {
+	*s = withShortRuns(*s)
+	s.History.Keep = 1
+	s.Schedule = task.Schedules{sim.RareTick, "* * * * 11 *"}
+	if n := int(s.Name[len(s.Name)-1] - '0'); n > 0 {
+		s.Schedule, s.Overlap, s.Queue = task.Schedules{task.ManualSchedule}, task.OverlapQueue, task.QueuePolicy{Limit: 100}
+		s.After = task.Sources{{Task: fmt.Sprintf("t%02d", n-1)}}
+	}
+}
+
+// withBranches lets all tasks run after the first, with runs that take so long that triggers wait.
+func withBranches(s *task.Spec) {
+	withChains(s)
+	if len(s.After) > 0 {
+		s.After[0].Task, s.Action = "t00", task.Action{Process: &task.Process{Command: []string{"sim", "8s", "0"}}}
+	}
+}
+
+// delaySends delays the writes of triggers, so that histories are trimmed before.
+func delaySends(_ string, c *clientv3.Client) { delayPuts(c, "/sent/") }
+
+// delayPuts delays transactions that write keys with a part.
+func delayPuts(c *clientv3.Client, part string) {
+	var puts func(op clientv3.Op) bool
+	puts = func(op clientv3.Op) bool {
+		if op.IsTxn() {
+			_, then, _ := op.Txn()
+			return slices.ContainsFunc(then, puts)
+		}
+		return op.IsPut() && strings.Contains(string(op.KeyBytes()), part)
+	}
+
+	c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if puts(op) {
+			clock.Sleep(ctx, 1500*time.Millisecond)
+		}
+		return next(ctx, op)
+	})
+}
+
 // withBoots lets tasks run at boot.
 func withBoots(s *task.Spec) {
 	*s = withShortRuns(*s)
@@ -387,6 +455,13 @@ func withFolds(length string) func(*task.Spec) {
 func withManyFolds(s *task.Spec) {
 	withFolds("8s")(s)
 	s.Overlap = task.OverlapAllow
+}
+
+// withUnorderedEnds gives tasks many runs at a time, half of which take longer than those after them.
+func withUnorderedEnds(s *task.Spec) {
+	withFolds("2s")(s)
+	s.Overlap, s.Action.Process.Command[2] = task.OverlapAllow, sim.Flaky
+	s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 3, task.Duration(2*time.Second), []task.State{task.Failed}
 }
 
 // withoutLedger gives tasks one record and no ledger, so that answers about earlier ticks follow from the times of edits.
@@ -529,6 +604,28 @@ func TestMutants_OfListsAreCaught(t *testing.T) {
 			const most = 40
 			for seed := uint64(1); seed <= most; seed++ {
 				r := sim.RunLists(t, seed, sim.ListOptions{Askers: 6, Readers: 1})
+				if len(r.Violations) > 0 {
+					t.Logf("%s%d: %s", seedMark, seed, r.Violations[0])
+					return
+				}
+			}
+
+			t.Errorf("not caught by %d simulations", most)
+		})
+	}
+}
+
+func TestMutants_OfRestoresAreCaught(t *testing.T) {
+	for _, name := range mutant.Names(mutant.Restores) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if is, _ := mutant.InProcess(t, name); !is {
+				return
+			}
+
+			const most = 40
+			for seed := uint64(1); seed <= most; seed++ {
+				r := sim.RunRestore(t, seed, sim.DrawRestore(seed))
 				if len(r.Violations) > 0 {
 					t.Logf("%s%d: %s", seedMark, seed, r.Violations[0])
 					return

@@ -10,11 +10,14 @@ import (
 
 // network connects the nodes' APIs and their clients, in memory.
 type network struct {
+	over      <-chan struct{} // closed when the simulation ends
 	mu        sync.Mutex
 	listeners map[string]*listener // by address
 }
 
-func newNetwork() *network { return &network{listeners: map[string]*listener{}} }
+func newNetwork(life context.Context) *network {
+	return &network{over: life.Done(), listeners: map[string]*listener{}}
+}
 
 // listener is a listener. A shut one refuses connections. A silent one does not answer them.
 type listener struct {
@@ -126,8 +129,11 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 	}
 
 	if silent {
-		<-ctx.Done()
-		return failed(ctx.Err())
+		select {
+		case <-ctx.Done():
+		case <-n.over:
+		}
+		return failed(syscall.ETIMEDOUT)
 	}
 
 	// The connection exists when the server accepts it.
@@ -145,6 +151,8 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 		}}, nil
 
 	case <-d.shut:
+		return failed(syscall.ECONNREFUSED)
+	case <-n.over: // an HTTP client goes on to dial when its request has ended
 		return failed(syscall.ECONNREFUSED)
 	case <-ctx.Done():
 		return failed(ctx.Err())

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/daemon/etcdhistory"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -33,6 +35,7 @@ type node struct {
 	dir     string       // the data directory of the next start
 	starts  int          // how often a daemon was started
 	boots   int          // how often the host has booted
+	booted  time.Time    // when it last did; zero: at the next start
 	skew    atomic.Int64 // the error of its wall clock, in ns
 	roles   []string     // nil: all roles
 
@@ -66,6 +69,9 @@ func (w *world) addNode() *node {
 func (n *node) startDaemon() {
 	n.starts++
 	n.founded.Do(n.createClusterRecord)
+	if n.booted.IsZero() {
+		n.booted = time.Now().Add(-time.Second)
+	}
 	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), boot: fmt.Sprintf("%s-boot-%d", n.name, n.boots), gone: make(chan struct{}), killed: make(chan struct{})}
 	ctx, stop := context.WithCancel(n.life)
 	p.stop, n.proc = stop, p
@@ -130,9 +136,22 @@ func (w *world) createClusterRecord() {
 	}
 }
 
-// runDaemon runs a daemon in the environment of the simulation until ctx ends or the daemon does.
+// runDaemon runs a daemon in the environment of the simulation until ctx ends or the daemon does. In a new epoch of the cluster, the daemon
+// starts over, as the command agent lets it.
 func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) error {
-	boot := time.Now().Add(-time.Hour)
+	for {
+		err := n.runDaemonOnce(ctx, p, cfg)
+		if !errors.Is(err, etcdhistory.ErrNewHistory) || ctx.Err() != nil {
+			return err
+		}
+		n.logLine("> %s starts over in the new epoch", n.name)
+		n.countReached("a daemon starts over")
+	}
+}
+
+// runDaemonOnce runs one instance of a daemon.
+func (n *node) runDaemonOnce(ctx context.Context, p *process, cfg daemon.Config) error {
+	boot := n.booted
 	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		TimeKey: "t", LevelKey: "l", NameKey: "n", MessageKey: "m", EncodeLevel: zapcore.LowercaseLevelEncoder,
 		EncodeTime: zapcore.TimeEncoderOfLayout("15:04:05.000"), EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: " ",
@@ -191,6 +210,7 @@ func (n *node) killDaemon(host bool) {
 	// Without a guardian nothing proves that the attempts are dead. Others must wait for lost_after.
 	if host {
 		n.boots++
+		n.booted = time.Time{}
 		close(p.killed)
 	} else {
 		instance, delay := "", durationBetween(n.rng, 0, 400*time.Millisecond)

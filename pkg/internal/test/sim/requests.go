@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"strconv"
@@ -199,6 +200,9 @@ func (a *requestAttempt) sendRequest() runner.Result {
 // answeredResult returns the result for an answer.
 func (a *requestAttempt) answeredResult(mode targetMode, status int) runner.Result {
 	r := runner.Result{State: task.Succeeded, StartedAt: a.started, HTTPStatus: status}
+	results := map[string]string{"rows": fmt.Sprint(a.attempt.Token)}
+	maps.Copy(results, reportedBy(a.attempt.Assigned, a.attempt.Token))
+	r.Status = &task.AttemptStatus{StatusReport: task.StatusReport{Results: results}}
 
 	switch {
 	case mode == targetBusy:

@@ -126,7 +126,7 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 
 	// Pause all tasks and wait until all runs have ended.
 	w.pauseAll()
-	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
+	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() && w.isSent() && !w.hasOldData() })
 	w.logLine("> quiet: %t", quiet)
 	if w.expectsSuccess() {
 		w.sleep(maxPause)
@@ -371,6 +371,7 @@ func (w *world) resumeAll() {
 			_, _ = w.admin.ResumeActive(w.life, h, task.NewActor("nobody")) // a conflict is resolved by the next call
 		}
 	}
+	w.resumeFlows()
 }
 
 // stopProcesses ends all processes, and waits for what is left of those that were killed.

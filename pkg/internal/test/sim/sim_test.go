@@ -56,7 +56,7 @@ func failedSeeds(t *testing.T) (seeds []uint64) {
 // CARILLON_SIM="first number duration" continues with other seeds. With -short it simulates a few quick seeds that
 // reach many paths, and then the others only until everything is reached. The race detector runs the first three of them.
 //
-// Verifies: G1-G13, G16, G17, G21-G25, G27-G31, G57-G59
+// Verifies: G1-G13, G16, G17, G21-G25, G27-G31, G57-G59, G63, G64
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	paths := slices.Concat(sim.Hard, sim.Faults())

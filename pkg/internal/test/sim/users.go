@@ -93,7 +93,11 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 	case "apply":
 		s := u.drawTask(name)
 		s.Description = mark
-		t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
+		if t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{}); len(s.After) > 0 && hasCode(err, task.CodeBadValue) { // its sources do not exist yet
+			s.After, s.Join = nil, ""
+			tickOften(&s, u.rng)
+			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
+		}
 	case "pause":
 		t, err = c.Tasks.Pause(ctx, simNamespace, name, 0)
 	case "resume":
@@ -130,6 +134,20 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 			s.Description = mark
 			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 		}
+	case "re-create by force": // although other tasks run after it
+		if err = c.Tasks.DeleteWith(ctx, simNamespace, name, client.DeleteOptions{Force: true}); err == nil || isNotFound(err) {
+			s := u.drawTask(name)
+			s.Description = mark
+			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
+		}
+	case "delete by force":
+		err = c.Tasks.DeleteWith(ctx, simNamespace, name, client.DeleteOptions{Force: true})
+	case "edit sources":
+		t, err = u.editSources(ctx, c, name, mark)
+	case "damage links":
+		err = u.damageLinks(ctx)
+	case "trigger alone":
+		_, err = c.Tasks.TriggerWith(ctx, simNamespace, name, client.TriggerRequest{Alone: true}, 0)
 	case "drain node", "cordon node", "resume node", "blink node":
 		err = u.actOnNode(ctx, c, what)
 	case "set lost_after":
@@ -186,6 +204,10 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 				_, err = c.Runs.Resume(ctx, simNamespace, name, r.ID)
 			}
 		}
+	case "cancel workflow", "force workflow", "turn workflow", "retry from":
+		err = u.changeRun(ctx, what)
+	case "edit steps":
+		t, err = u.patchTask(ctx, c, name, mark, map[string]any{"action": map[string]any{"workflow": drawWorkflow(u.rng)}, "timeout": "20s"}) // one may hang
 	case "cancel", "cancel active":
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, simNamespace, name, client.RunListOptions{}); err == nil {

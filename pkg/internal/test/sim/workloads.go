@@ -66,6 +66,10 @@ var allWorkloads = []workload{
 		fault: fault{"kill in a fold", 15, killInFold}},
 	{name: "boots", calls: []string{"re-create", "pause", "resume"}, shape: runAtBoot, fault: fault{"reboot", 20, func(w *world) func(*world) { return w.killOne(true) }}},
 	{name: "alerts", calls: []string{"apply receiver", "delete receiver", "edit alerts", "edit alerts", "set alert rule", "set alert rule", "delete alert rule", "retry", "retry", "dismiss", "dismiss all", "dismiss all"}, shape: expectSuccess},
+	{name: "dependents", calls: []string{"apply", "edit sources", "edit sources", "trigger", "trigger alone", "delete by force", "re-create by force", "damage links"},
+		shape: runAfterOthers, fault: fault{"kill in a send", 15, killInSend}},
+	{name: "workflows", calls: []string{"cancel workflow", "cancel workflow", "force workflow", "turn workflow", "turn workflow", "retry", "retry", "retry from", "edit steps"},
+		shape: haveSteps, fault: fault{"kill in a step", 15, killInFlow}},
 }
 
 // drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does

@@ -146,6 +146,26 @@ func TestBoots_CrossWhateverHappens(t *testing.T) {
 	requireAllReached(t, []string{"run for a boot", "fault reboot"}, []uint64{1, 2}, nil, o)
 }
 
+// Tasks run after others, in chains and fans that change and whose records are damaged, while nodes are killed when they send triggers and
+// when they take them, watches stall, and answers are lost. Each end starts each dependent once.
+//
+// Verifies: G63, G64
+func TestDependents_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	o := sim.Options{
+		Workloads: []string{"dependents"}, Only: []string{"kill", "kill host", "join", "stall watches", "break watches", "held", "deaf", "revoke a lease"},
+		Calls: []string{"apply", "apply", "pause", "resume", "resume", "freeze", "unfreeze", "retry", "cancel"},
+	}
+	paths := []string{
+		"trigger sent", "trigger's run succeeded", "trigger's run failed", "trigger's run skipped", "several triggers in a record",
+		"written by hand: sent", "written by hand: triggers", "written by hand: subscribers", "API answers cycle", "fault kill in a send",
+	}
+
+	requireAllReached(t, paths, []uint64{1, 2, 3}, nil, o)
+}
+
 // Tasks send requests to targets that fail now and then, while nodes are killed, cut off and drained.
 //
 // Verifies: G9
@@ -164,4 +184,25 @@ func TestRequests(t *testing.T) {
 	}
 
 	requireAllReached(t, paths, []uint64{1}, []uint64{2}, o)
+}
+
+// Workflows with maps, failures, cleanup and steps that hang are cancelled, paused, retried, edited and deleted, while nodes are killed when
+// they write their records, watches stall, and answers are lost. Each run follows its plan, and cleanup is not lost.
+//
+// Verifies: G65, G66
+func TestWorkflows_CrossWhateverHappens(t *testing.T) {
+	racetest.SkipIfShort(t)
+	t.Parallel()
+
+	o := sim.Options{
+		Workloads: []string{"workflows"}, Only: []string{"kill", "kill host", "join", "stall watches", "break watches", "held", "deaf", "revoke a lease"},
+		Calls: []string{"apply", "apply", "trigger", "delete", "freeze", "unfreeze", "unfreeze", "resume"}, Plain: true, Slots: 20, Tasks: 8,
+	}
+	paths := []string{
+		"workflow succeeded", "workflow failed", "workflow cancelled", "workflow timed_out", "workflow paused", "workflow ended by force", "workflow tried again succeeded",
+		"step without a value", "step kept", "items kept", "map of several items", "repair", "cleanup after a cancel", "cleanup after the timeout", "step skipped",
+		"step tried again", "step lost", "fault kill in a step",
+	}
+
+	requireAllReached(t, paths, []uint64{1, 2, 3}, nil, o)
 }

@@ -74,7 +74,7 @@ type world struct {
 // newWorld returns a cluster without nodes.
 func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world {
 	w := &world{
-		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), began: time.Now(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
+		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), began: time.Now(), store: kvmem.New(kvmem.Config{}), net: newNetwork(life),
 		nodes: map[string]*node{}, fault: map[string]func(){}, life: life, counts: map[string]int{}, times: map[int64]time.Time{},
 		edits: edits{failed: map[record.Ref]int{}, uncompared: map[int64]bool{}},
 	}

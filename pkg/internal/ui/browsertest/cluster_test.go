@@ -30,7 +30,8 @@ type cluster struct {
 	node    *exec.Cmd
 	exited  chan struct{} // closed when the node has ended
 
-	failed, running string // runs of the fixtures
+	failed, running           string // runs of the fixtures
+	flow, flowActive, flowMap string // those of workflows
 }
 
 // hostileText would leave any place of a page.
@@ -128,7 +129,7 @@ func (c *cluster) kill(t *testing.T) {
 	<-c.exited
 }
 
-// createFixtures creates at most 20 tasks, and waits until the runs that pages show exist.
+// createFixtures creates the tasks, and waits until the runs that pages show exist.
 func (c *cluster) createFixtures(ctx context.Context) error {
 	frozen := task.Namespace{Name: "frozen", Shell: true, RunAs: []string{"*"}}
 	if _, err := c.api.Namespaces.Put(ctx, frozen, client.Writing{Create: true}); err != nil {
@@ -167,6 +168,11 @@ func (c *cluster) createFixtures(ctx context.Context) error {
 	if c.running, err = c.trigger(ctx, "import-orders"); err != nil {
 		return err
 	}
+	for name, run := range map[string]*string{"orders-flow": &c.flow, "endless-flow": &c.flowActive, "map-flow": &c.flowMap} {
+		if *run, err = c.trigger(ctx, name); err != nil {
+			return err
+		}
+	}
 
 	// All but the last of these runs move to the ledger of the task.
 	for _, day := range []string{"good", "bad", "good"} {
@@ -180,7 +186,7 @@ func (c *cluster) createFixtures(ctx context.Context) error {
 		return fmt.Errorf("silence: %w", err)
 	}
 
-	for id, state := range map[string]task.State{c.failed: task.Failed, c.running: task.Running} {
+	for id, state := range map[string]task.State{c.failed: task.Failed, c.running: task.Running, c.flow: task.Failed} {
 		if err := c.awaitRun(ctx, id, state); err != nil {
 			return err
 		}
@@ -248,7 +254,52 @@ func fixtureTasks() []task.Spec {
 		add("spread", "0 * * * *", shell("true"), func(s *task.Spec) { s.Jitter = task.Duration(10 * time.Minute) }),
 		add("hourly-a", "0 * * * *", shell("true")),
 		add("hourly-b", "0 * * * *", shell("true")),
+		add("orders-report", "@manual", shell("true"), after(task.Source{Task: "backup-db"}, task.Source{Task: "import-orders", When: task.WhenEnded, Results: []string{"rows"}})),
+		add("orders-mail", "@manual", shell("true"), after(task.Source{Task: "orders-report"})),
+		add("orders-archive-with-a-very-long-name-that-has-to-break-somewhere", "@manual", shell("true"), after(task.Source{Task: "orders-mail", When: task.WhenFailed})),
+		add("orders-flow", "@manual", task.Action{Workflow: ordersFlow()}),
+		add("endless-flow", "@manual", task.Action{Workflow: endlessFlow()}),
+		add("map-flow", "@manual", task.Action{Workflow: &task.Workflow{Steps: map[string]task.Step{"load": {Map: "1000", MaxParallel: 50, Noop: &task.Noop{}}}}}),
 		add("frozen-job", "0 * * * *", shell("true"), func(s *task.Spec) { s.Namespace = "frozen" }),
+	}
+}
+
+// ordersFlow is a workflow in which items of a map fail, and in which cleanup follows.
+func ordersFlow() *task.Workflow {
+	shell := func(text string) *task.Process { return &task.Process{Shell: text} }
+
+	return &task.Workflow{Steps: map[string]task.Step{
+		"extract": {Process: shell(`echo extracting; echo 'files=["a.csv","b.csv","c.csv","d.csv"]' >> "$CARILLON_STATUS_FILE"`)},
+		"load": {
+			Needs: []string{"extract"}, Map: "${steps.extract.results.files}",
+			Process: &task.Process{Shell: `echo "loading $FILE"; [ "$FILE" != b.csv ] || { echo "cannot read $FILE" >&2; exit 3; }`, Env: map[string]string{"FILE": "${item}"}},
+		},
+		"check-the-orders-of-the-day-against-the-ledger": {Needs: []string{"extract"}, Noop: &task.Noop{}},
+		"pay":    {Needs: []string{"load", "check-the-orders-of-the-day-against-the-ledger"}, Noop: &task.Noop{}},
+		"notify": {Needs: []string{"load"}, When: task.WhenFailed, Process: shell("echo notifying")},
+		"clean":  {Needs: []string{"extract", "pay"}, When: task.WhenAlways, Timeout: task.Duration(time.Minute), Process: shell("echo cleaning")},
+	}}
+}
+
+// endlessFlow is a workflow that does not end by itself, and that cleans up.
+func endlessFlow() *task.Workflow {
+	shell := func(text string) *task.Process { return &task.Process{Shell: text} }
+
+	return &task.Workflow{Steps: map[string]task.Step{
+		"begin": {Noop: &task.Noop{}},
+		"work":  {Needs: []string{"begin"}, Process: shell("echo working; sleep 3600")},
+		"next":  {Needs: []string{"work"}, Noop: &task.Noop{}},
+		"clean": {Needs: []string{"next"}, When: task.WhenAlways, Timeout: task.Duration(time.Minute), Process: shell("echo cleaning")},
+	}}
+}
+
+// after makes a task run after others.
+func after(sources ...task.Source) func(*task.Spec) {
+	return func(s *task.Spec) {
+		s.After, s.Overlap, s.Queue.Limit = sources, task.OverlapQueue, task.DefaultTriggerQueue
+		if len(sources) > 1 {
+			s.Join = task.JoinAny
+		}
 	}
 }
 
@@ -297,7 +348,7 @@ func (c *cluster) awaitRun(ctx context.Context, id string, state task.State) err
 
 // path fills in the runs of a page's path.
 func (c *cluster) path(p Page) string {
-	return strings.NewReplacer("{failed}", c.failed, "{running}", c.running).Replace(p.Path)
+	return strings.NewReplacer("{failed}", c.failed, "{running}", c.running, "{flow}", c.flow, "{flow-active}", c.flowActive, "{flow-map}", c.flowMap).Replace(p.Path)
 }
 
 // url returns the address of a path.

@@ -15,7 +15,7 @@ type Page struct {
 	Screen string
 	// Name is the name of its screenshots.
 	Name string
-	// Path is its path and query. {failed} and {running} stand for runs of the test cluster.
+	// Path is its path and query. {failed}, {running}, {flow}, {flow-active} and {flow-map} stand for runs of the test cluster.
 	Path string
 	// Public pages are opened without a session.
 	Public bool
@@ -33,16 +33,25 @@ var Pages = []Page{
 	{Screen: "task", Name: "task-paused", Path: "/ui/tasks/default/legacy-sync?do=pause"},
 	{Screen: "task", Name: "task-runs", Path: "/ui/tasks/default/nightly-report?tab=runs"},
 	{Screen: "task", Name: "task-ledger", Path: "/ui/tasks/default/short-memory?tab=runs"},
+	{Screen: "task", Name: "task-graph", Path: "/ui/tasks/default/orders-report?tab=graph"},
+	{Screen: "task", Name: "task-no-graph", Path: "/ui/tasks/default/ticker?tab=graph"},
+	{Screen: "task", Name: "task-steps", Path: "/ui/tasks/default/orders-flow?tab=steps&step=load"},
 	{Screen: "task", Name: "task-stats", Path: "/ui/tasks/default/ticker?tab=stats"},
 	{Screen: "task", Name: "task-versions", Path: "/ui/tasks/default/backup-db?tab=versions&to=1"},
 	{Screen: "task", Name: "task-definition", Path: "/ui/tasks/default/backup-db?tab=definition"},
 	{Screen: "new", Name: "new", Path: "/ui/tasks/new"},
+	{Screen: "new", Name: "new-workflow", Path: "/ui/tasks/new?workflow=1"},
 	{Screen: "edit", Name: "edit", Path: "/ui/tasks/default/backup-db/edit"},
+	{Screen: "edit", Name: "edit-workflow", Path: "/ui/tasks/default/orders-flow/edit"},
 	{Screen: "bulk", Name: "bulk-pause", Path: "/ui/tasks/bulk?do=pause&scope=all"},
 	{Screen: "bulk", Name: "bulk-delete", Path: "/ui/tasks/bulk?do=delete&task=default/ticker"},
 	{Screen: "runs", Name: "runs", Path: "/ui/runs"},
 	{Screen: "run", Name: "run", Path: "/ui/runs/default/{running}"},
 	{Screen: "run", Name: "run-failed", Path: "/ui/runs/default/{failed}"},
+	{Screen: "run", Name: "run-flow", Path: "/ui/runs/default/{flow}?step=load"},
+	{Screen: "run", Name: "run-flow-retry", Path: "/ui/runs/default/{flow}?step=load&do=retry"},
+	{Screen: "run", Name: "run-flow-active", Path: "/ui/runs/default/{flow-active}?step=clean&do=cancel"},
+	{Screen: "run", Name: "run-flow-map", Path: "/ui/runs/default/{flow-map}?step=load"},
 	{Screen: "alerts", Name: "alerts", Path: "/ui/alerts"},
 	{Screen: "alerts", Name: "alerts-silence", Path: "/ui/alerts?do=silence&in=default&tasks=nightly-report&of=nightly-report"},
 	{Screen: "task", Name: "task-alert", Path: "/ui/tasks/default/nightly-report"},

@@ -570,7 +570,7 @@
     link.dispatchEvent(new MouseEvent("click", e));
   });
 
-  const rows = () => [...document.querySelectorAll("main tbody tr, main .plain li, main .trouble li")].filter((row) => row.querySelector("a[href]"));
+  const rows = () => [...document.querySelectorAll("main tbody tr, main .plain li, main .trouble li, main .graph ul li")].filter((row) => row.querySelector("a[href]"));
 
   const moveRow = (step) => {
     const list = rows();
@@ -578,6 +578,21 @@
     const at = list.findIndex((row) => row.contains(document.activeElement));
     const next = list[Math.min(Math.max(at + step, 0), list.length - 1)];
     mainLink(next).focus();
+  };
+
+  // In a graph, left and right lead to the next column, up and down within one.
+  const moveInGraph = (e) => {
+    const [across, along] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[e.key] ?? [0, 0];
+    const graph = document.activeElement?.closest(".graph");
+    if (!graph || (!across && !along)) return;
+    const columns = [...graph.children].map((column) => [...column.querySelectorAll("a[data-open]")]).filter((links) => links.length);
+    const x = columns.findIndex((links) => links.includes(document.activeElement));
+    if (x < 0) return;
+    const y = columns[x].indexOf(document.activeElement);
+    const links = columns[x + across] ?? columns[x];
+    const link = links[Math.min(Math.max(y + along, 0), links.length - 1)];
+    link.focus();
+    e.preventDefault();
   };
 
   const search = () => {
@@ -608,6 +623,7 @@
       }
       return;
     }
+    moveInGraph(e);
     const handlers = {
       g: () => { prefix = now(); },
       j: () => moveRow(1),

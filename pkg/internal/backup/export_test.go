@@ -1,0 +1,7 @@
+package backup
+
+// SetBucketTries sets how often a request to a bucket is sent, and returns the former number.
+func SetBucketTries(n int) (former int) {
+	former, bucketTries = bucketTries, n
+	return former
+}
