@@ -47,27 +47,6 @@ func TestProcess_OutputThatCannotBeKept(t *testing.T) {
 	}
 }
 
-func TestProcess_FullDisk(t *testing.T) {
-	l := newLauncher(t, spool.Config{})
-	path, err := l.spool.Path("default", "job", "r1", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := os.Symlink("/dev/full", path); err != nil {
-		t.Fatal(err)
-	}
-
-	r := l.shell(t, "echo one; echo two; exit 0")
-	if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\n" || !strings.Contains(r.Message, "no space left") {
-		t.Errorf("got %+v %q", r, r.Tail)
-	}
-}
-
 func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	looked := make(chan error, 1)

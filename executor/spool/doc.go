@@ -7,6 +7,7 @@
 //	                                               .raw     the output must not be compressed
 //	                                               .http    the output is the response of an HTTP action
 //	                                               .mail    a mail with the output was sent, or was about to be
+//	                                 <run>.<attempt>.former-<time>.log …  of an attempt that a restore of etcd has lost
 //
 // An attempt writes to Pipes, from which an Output copies to the file. Readers may open an output at any time, also
 // while it is written, and Watch notifies them when there is more. Run compresses and removes outputs of attempts that

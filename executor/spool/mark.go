@@ -20,7 +20,7 @@ func (s *Spool) MarkMailed(namespace, name, run string, attempt int) error {
 		return err
 	}
 
-	f, err := createFile(strings.TrimSuffix(path, endLog)+endMail, os.O_EXCL)
+	f, err := createFile(strings.TrimSuffix(path, endLog) + endMail)
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return ErrMailed

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/mask"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -64,8 +65,36 @@ func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 	return o
 }
 
+// keepFormer renames the files of an earlier attempt with the same number, if there are any. It is one of a history that was lost when
+// etcd was restored from a backup. Its output must not be taken for that of the attempt that begins, even if that prints nothing.
+// The renamed files expire as they would have.
+func (s *Spool) keepFormer(log string) {
+	base := strings.TrimSuffix(log, endLog)
+	isThere := func(end string) bool { return unix.Access(base+end, unix.F_OK) == nil }
+	if !isThere(endLog) && !isThere(endPacked) && !isThere(endMail) {
+		return
+	}
+
+	s.mu.Lock() // the packer must not replace the log meanwhile
+	defer s.mu.Unlock()
+
+	former := base + endFormer + time.Now().UTC().Format("20060102T150405.000000000Z")
+	for _, end := range fileEndings {
+		if end == endTemp {
+			continue // the packer removes it
+		}
+		if err := os.Rename(base+end, former+end); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.log.Warn("cannot rename the output of an earlier attempt", zap.String("path", base+end), zap.Error(err))
+		}
+	}
+
+	s.log.Info("an earlier attempt has this number, so its output was renamed", zap.String("path", former+endLog))
+}
+
 // buildOutput returns an output that is not active yet.
 func (s *Spool) buildOutput(path string, wants task.Output) *Output {
+	s.keepFormer(path)
+
 	o := &Output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
 	if wants.Limit > 0 {
 		o.limit = min(o.limit, int64(wants.Limit))
@@ -191,7 +220,7 @@ func (o *Output) appendBytes(b []byte) int64 {
 	}
 
 	if o.file == nil {
-		if o.file, o.broken = createFile(o.path, os.O_TRUNC); o.broken != nil {
+		if o.file, o.broken = createFile(o.path); o.broken != nil {
 			o.setBroken()
 			return 0
 		}
@@ -219,10 +248,10 @@ func (o *Output) setBroken() {
 	o.spool.log.Warn("output is not kept", zap.String("path", o.path), zap.Error(o.broken))
 }
 
-// createFile creates a file and its directories, with additional flags. It retries, because a sweep may
-// remove the empty directories at the same time.
-func createFile(path string, flags int) (*os.File, error) {
-	flags |= os.O_WRONLY | os.O_CREATE
+// createFile creates a file, which must not exist, and its directories. It retries, because a sweep may remove the empty
+// directories at the same time.
+func createFile(path string) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := os.OpenFile(path, flags, 0o600)
 	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 5; try++ {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil || errors.Is(err, fs.ErrNotExist) {

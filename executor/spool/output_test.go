@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,6 +100,24 @@ func BenchmarkLines(b *testing.B) {
 
 	for b.Loop() {
 		tap.addBytes(text)
+	}
+}
+
+func TestOutput_FullDisk(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	path, err := s.Path("default", "job", "r1", 1)
+	must(t, err)
+
+	o := s.NewOutput(path, task.Output{})
+	o.file, err = os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	must(t, err)
+	o.addOutput([]byte("one\n"), mergedStream)
+	o.addOutput([]byte("two\n"), mergedStream)
+	o.Close()
+
+	sum := o.Summary()
+	if sum.Bytes != 8 || !sum.Truncated || string(sum.Tail) != "one\ntwo\n" || !errors.Is(sum.Err, syscall.ENOSPC) {
+		t.Errorf("got %+v", sum)
 	}
 }
 

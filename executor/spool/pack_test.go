@@ -204,17 +204,20 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 		t.Error("the output is to be compressed, although its task forbids that")
 	}
 
-	s, path := spoolWith(t, text, task.Output{}, Config{Uncompressed: true})
+	s, _ = spoolWith(t, text, task.Output{}, Config{Uncompressed: true})
 	s.Sweep(t.Context(), time.Now())
 
 	if len(s.packs) != 0 {
 		t.Error("the output is to be compressed, although the node forbids that")
 	}
 
+	path, err := s.Path("default", "job", "r2", 1)
+	must(t, err)
 	o := s.NewOutput(path, task.Output{})
 	defer o.Close()
+	o.addOutput(text, mergedStream)
 
-	if err := s.packOutput(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
+	if err := s.packOutput(t.Context(), path); err != nil || readOutput(t, s, "r2") != string(text) {
 		t.Errorf("an attempt is writing: %v", err)
 	}
 

@@ -155,3 +155,79 @@ func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
 
 	return slices.Compact(attempts), nil
 }
+
+// After a restore, a retry may have the number of an attempt of the lost cluster, whose output is still here. It must not be taken for
+// that of the retry, nor be lost before its time.
+func TestSpool_KeepsTheOutputOfAFormerAttemptOfThisNumber(t *testing.T) {
+	s := New(Config{Dir: t.TempDir(), MaxAge: 24 * time.Hour})
+	path, err := s.Path("default", "job", "r1", 1)
+	must(t, err)
+
+	lost := bytes.Repeat([]byte("lost "), blockSize)
+	write := func(text []byte) {
+		t.Helper()
+		o := s.NewOutput(path, task.Output{Keep: task.Duration(time.Hour)})
+		if len(text) > 0 {
+			o.addOutput(text, mergedStream)
+		}
+		o.Close()
+		must(t, o.Summary().Err)
+	}
+
+	formers := func(end string) []string {
+		list, err := filepath.Glob(filepath.Join(filepath.Dir(path), "r1.1"+endFormer+"*"+end))
+		must(t, err)
+		return list
+	}
+
+	for _, text := range []string{"", "new"} {
+		write(lost)
+		must(t, s.MarkMailed("default", "job", "r1", 1))
+		must(t, s.packOutput(t.Context(), path))
+		packed := formers(endPacked)
+
+		write([]byte(text))
+		if text != "" {
+			if got := readOutput(t, s, "r1"); got != text {
+				t.Errorf("the output is %q, want %q", got, text)
+			}
+		} else if _, err := s.Open("default", "job", "r1", 1); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("an attempt that has printed nothing has output: %v", err)
+		}
+		if err := s.MarkMailed("default", "job", "r1", 1); err != nil {
+			t.Errorf("the attempt has the mark of the former one: %v", err)
+		}
+
+		if got := formers(endPacked); len(got) != len(packed)+1 {
+			t.Fatalf("kept %q", got)
+		}
+		must(t, os.Remove(strings.TrimSuffix(path, endLog)+endMail))
+	}
+
+	// The former output expires as it would have.
+	s.Sweep(t.Context(), time.Now())
+	if got := formers(endPacked); len(got) != 2 {
+		t.Errorf("%q are left before they expire", got)
+	}
+	s.Sweep(t.Context(), time.Now().Add(2*time.Hour))
+	if got := formers(""); len(got) != 0 {
+		t.Errorf("%q are left", got)
+	}
+}
+
+// A write never replaces what is there, whatever happened to the file meanwhile.
+func TestSpool_NeverTruncates(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	path, err := s.Path("default", "job", "r1", 1)
+	must(t, err)
+
+	o := s.NewOutput(path, task.Output{})
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must(t, os.WriteFile(path, []byte("lost"), 0o600))
+	o.addOutput([]byte("new"), mergedStream)
+	o.Close()
+
+	if got := readOutput(t, s, "r1"); got != "lost" || !errors.Is(o.Summary().Err, fs.ErrExist) {
+		t.Errorf("the file has %q, the error is %v", got, o.Summary().Err)
+	}
+}

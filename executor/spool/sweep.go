@@ -28,6 +28,9 @@ const (
 	endResponse = ".http"
 	// endMail is the end of an empty file: a mail with the output was sent, or was about to be.
 	endMail = ".mail"
+	// endFormer, and a time, come before the end of the files of an earlier attempt with the same number (keepFormer). It sorts before
+	// all other ends, because endedOutputs finds the files of an output one after the other.
+	endFormer = ".former-"
 )
 
 // fileEndings contains each ending before any other that is its suffix.
