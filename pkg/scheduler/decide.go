@@ -555,14 +555,14 @@ func (p *plan) decideLateTicks(t *state.Task, upTo int64) bool {
 		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
 
 		// Require room for the last two ticks together. If only one were left for the next commit, it could
-		// be within its grace, and would then be decided as a single tick that is on time.
+		// be within its grace, and would then be decided as a single tick that is on time. The entry follows after all ticks.
 		room := 1
 		if i == len(c.Run)-2 {
 			room = 2
 		}
 
 		switch {
-		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
+		case i > 0 && !p.reserveRoom(t, room+1, room*roomForRecord+roomForTask(t)):
 			// The first tick's room is part of the reservation above.
 			complete = false
 		case t.HasRun(id): // the run exists already; only record its tick as decided (see decideTicks)
