@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -171,6 +172,41 @@ func TestGap_RunsThatWait(t *testing.T) {
 		if got := w.dead(name); len(got) != want {
 			t.Errorf("dead runs of %s: %q", name, got)
 		}
+	}
+}
+
+// Each of these runs becomes a record of history and a dead run with its variables. More of them wait than fit into one request of etcd.
+func TestGap_MoreRunsThanACommitHasRoomFor(t *testing.T) {
+	t.Parallel()
+
+	for name, input := range map[string]task.ManualInput{"many": {}, "large": {Env: map[string]string{"DATA": strings.Repeat("x", 60<<10)}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1").judged()
+			h := w.work("n1")
+			var names []string
+			for i := range 60 {
+				names = append(names, fmt.Sprintf("asked-%d", i))
+			}
+			w.createTogether(start, names, manual, on("node = n9"))
+			h.decide(1)
+			for _, name := range names {
+				w.triggerWith(name, input)
+			}
+			h.die()
+
+			gap := w.restore(100)
+			w.at(101)
+			h = w.workIn(gap, "n1")
+			for range 8 {
+				h.decide(101)
+			}
+			for _, name := range names {
+				if got := w.dead(name); len(got) != 1 {
+					t.Fatalf("dead runs of %s: %q", name, got)
+				}
+			}
+		})
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 // planIsHarmless makes two plans, abandons both, and compares the state before and after. It verifies that
-// a plan whose commit fails leaves nothing behind but notes, and that notes do not change what is decided.
+// a plan whose commit fails leaves nothing behind but notes, that notes do not change what is decided, and that no plan exceeds the room of its
+// commit.
 // Every test that drives a worker by hand calls it before each round.
 func (tw *testWorker) planIsHarmless(at float64) {
 	tw.world.Helper()
@@ -79,6 +80,11 @@ func (w *worker) planRound(now time.Time) *plan { return w.state.buildPlan(now, 
 // are random.
 func (tw *testWorker) dryPlan(at float64, abandon func(*plan)) string {
 	p := tw.planRound(sec(at))
+
+	// etcd would refuse a commit that is much larger than what its changes have reserved.
+	if !p.commit.Fits(0, 0) {
+		tw.world.Errorf("at %gs a plan has more changes than a commit has room for", at)
+	}
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)
