@@ -174,40 +174,34 @@ func (w *world) quiet() error {
 	}
 
 	// A run whose target was down waits for up to 30 s before its next attempt, and its retries follow.
-	return w.eventually(w.promised(90*time.Second), func() error {
-		s, err := up[0].client.Cluster.Status(w.ctx)
-		if err == nil && s.ActiveRuns > 0 {
-			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
-		}
-		if err != nil {
-			return err
-		}
-
-		waiting, err := up[0].client.Runs.List(w.ctx, client.RunListOptions{State: task.Queued, Limit: 1})
-		if err == nil && len(waiting) > 0 {
-			err = fmt.Errorf("run %s of %s/%s waits: %s", waiting[0].ID, waiting[0].Namespace, waiting[0].Task, waiting[0].Reason)
-		}
-		if err != nil {
-			return err
-		}
-
-		return w.nothingOwed()
-	})
+	return w.eventually(w.promised(90*time.Second), w.nothingOpen)
 }
 
-// nothingOwed returns nil if each end of a run was sent to the dependents of its task, and each trigger has its outcome.
-func (w *world) nothingOwed() error {
+// nothingOpen returns nil if no run waits or is active, each end of a run was sent to the dependents of its task, and each trigger
+// has its outcome. It reads everything at one revision: in two readings, a run that fails and is retried could be missed by both.
+func (w *world) nothingOpen() error {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
 
-	all, err := w.client.Get(ctx, w.keys.Shards(), clientv3.WithPrefix())
+	res, err := w.client.Txn(ctx).Then(
+		clientv3.OpGet(w.keys.Runs(), clientv3.WithPrefix(), clientv3.WithKeysOnly()),
+		clientv3.OpGet(w.keys.Shards(), clientv3.WithPrefix()),
+	).Commit()
 	if err != nil {
 		return err
 	}
 
-	records := make([]check.Event, len(all.Kvs))
-	for i, e := range all.Kvs {
-		records[i] = check.Event{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, CreateRevision: e.CreateRevision}
+	if active := res.Responses[0].GetResponseRange().Kvs; len(active) > 0 {
+		return fmt.Errorf("%d attempts are active, such as %s", len(active), active[0].Key)
+	}
+
+	var records []check.Event
+	for _, e := range res.Responses[1].GetResponseRange().Kvs {
+		if k, ok := w.keys.ParseShard(string(e.Key)); ok && k.Kind == record.KindQueued {
+			return fmt.Errorf("run %s of %s waits: %s", k.Run, k.Ref, e.Value)
+		}
+
+		records = append(records, check.Event{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, CreateRevision: e.CreateRevision})
 	}
 
 	if owed := check.Owed(w.keys, records); len(owed) > 0 {
