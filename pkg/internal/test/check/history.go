@@ -195,7 +195,7 @@ type runHistory struct {
 	decidedRev  int64                  // the revision of the first record; 0: before the history begins
 	queuedRev   int64                  // the revision that created its last queue record; 0: before the history begins
 	// activeSince is the revision since which the run is active: from its dispatch to its outcome, including
-	// any wait for the next attempt.
+	// any wait for the next attempt, or for another node after it was handed back.
 	activeSince int64
 	// partEnd is the final record of a part, and partEndRev its revision.
 	partEnd    *task.Run

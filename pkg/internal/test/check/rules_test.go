@@ -267,6 +267,42 @@ func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 	only(t, s.check(Options{}).Violations, "G8")
 }
 
+// A run that was handed back counts as active, although nothing of it has run: it continues beside another one that was
+// allowed, and no other run starts beside it.
+//
+// Verifies: G8
+func TestCheck_OverlapOfWhatWasHandedBack(t *testing.T) {
+	s := newSim(t, 1, "a")
+	one := s.create("one", 0, 1, func(e *task.Entry) { e.Overlap = task.OverlapAllow })
+	s.pass(1)
+	s.round(0)
+	first := one.active
+	one.active = nil
+	s.pass(1)
+	s.round(0)
+	second := one.active
+	s.update(one, false, func() { one.entry.Overlap = task.OverlapQueue })
+	one.active = first
+	s.finish(one, task.Failed) // waits for its next attempt
+	one.active = second
+	s.handBack(one)
+	s.round(0) // what was handed back starts again
+
+	if one.active == nil || one.active.ID != second.ID {
+		t.Fatal("the run that was handed back has not started again")
+	}
+
+	only(t, s.check(Options{}).Violations, "")
+
+	s.handBack(one)
+	s.pass(1) // a third run is not allowed
+	tick := s.tickRun(one, s.now-s.now%1000, task.TriggerSchedule, "")
+	w := s.marks[0]
+	w.Time = s.time()
+	s.commit(0, w, s.dispatch(one, tick, "a"))
+	only(t, s.check(Options{}).Violations, "G8")
+}
+
 // Verifies: G8
 func TestCheckProbeLog_GoesByThePolicyOfTheTime(t *testing.T) {
 	for policy, promise := range map[string]string{task.OverlapAllow: "", task.OverlapSkip: "G8"} {

@@ -419,7 +419,7 @@ func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 		r.purged = true
 	}
 
-	if !r.isPart() && (len(r.inboxes) > 0 || r.queued && (r.retrying || r.underWay())) {
+	if !r.isPart() && (len(r.inboxes) > 0 || r.queued && (r.retrying || r.underWay() || r.reason == task.ReasonHandBack)) {
 		if t.active[ch.id] == nil {
 			r.activeSince = rt.cluster.revision
 		}

@@ -305,8 +305,8 @@ func (s *sim) round(shard int) {
 		w.Seen = max(w.Seen, t.create)
 		ops = append(ops, s.decide(t, s.due(t))...)
 		if t.active == nil && len(t.queue) > 0 {
-			// A run between two attempts is active, so no other run may overtake it.
-			i := max(0, slices.IndexFunc(t.queue, func(w task.Waiting) bool { return w.Attempt > 1 }))
+			// A run that was dispatched before is active, so no other run may overtake it.
+			i := max(0, slices.IndexFunc(t.queue, wasDispatched))
 			next := t.queue[i]
 			t.queue = slices.Delete(t.queue, i, i+1)
 			next.NotBefore, next.NotBeforeBy = task.Time{}, ""
@@ -316,6 +316,9 @@ func (s *sim) round(shard int) {
 
 	s.commit(shard, w, ops...)
 }
+
+// wasDispatched reports whether a waiting run was dispatched before: it is between two attempts, or was handed back.
+func wasDispatched(w task.Waiting) bool { return w.Attempt > 1 || w.Reason == task.ReasonHandBack }
 
 // decide gives each tick an outcome: the latest runs or is skipped, and those before it are missed, in one record.
 func (s *sim) decide(t *simTask, ticks []int64) []op {
@@ -333,8 +336,7 @@ func (s *sim) decide(t *simTask, ticks []int64) []op {
 	}
 
 	last := s.tickRun(t, ticks[len(ticks)-1], trigger, task.Skipped)
-	retrying := slices.ContainsFunc(t.queue, func(w task.Waiting) bool { return w.Attempt > 1 })
-	if t.active != nil || retrying {
+	if t.active != nil || slices.ContainsFunc(t.queue, wasDispatched) {
 		last.Reason = task.ReasonOverlap
 		return append(ops, s.ended(t, last))
 	}
