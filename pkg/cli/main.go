@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/load"
 	"github.com/carillonhq/carillon/pkg/cli/login"
 	"github.com/carillonhq/carillon/pkg/cli/logs"
+	"github.com/carillonhq/carillon/pkg/cli/mcp"
 	namespacecmd "github.com/carillonhq/carillon/pkg/cli/namespace"
 	nodecmd "github.com/carillonhq/carillon/pkg/cli/node"
 	"github.com/carillonhq/carillon/pkg/cli/output"
@@ -153,7 +154,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
 	cert, schema, send := certcmd.Command(f), schemaCommand(f), sendmail.Command(f)
 	factory.WithoutConfig(cert, schema, send, version)
-	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), schema, send, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), mcp.Command(f), schema, send, version)
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)

@@ -61,7 +61,7 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full, "chunk": chunk, "alert": putAlert, "sent": putSent})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts, "remember": remember, "disown": disown, "full": full, "chunk": chunk, "alert": putAlert, "sent": putSent, "mcp": mcpCall})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {

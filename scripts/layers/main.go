@@ -123,6 +123,7 @@ var modules = []struct {
 	{"github.com/coreos/go-oidc", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"golang.org/x/oauth2", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"code.dny.dev/ssrf", "pkg/policy", true, "only policy judges addresses"},
+	{"github.com/modelcontextprotocol/go-sdk", "pkg/cli/mcp", false, "only cli/mcp speaks the Model Context Protocol"},
 	{"github.com/robfig/cron", "pkg/internal/schedule pkg/internal/importer", true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

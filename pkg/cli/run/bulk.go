@@ -154,7 +154,7 @@ type chosenRun struct {
 // namedRun returns the run that a word names.
 func namedRun(ctx context.Context, f *factory.Factory, c *client.Client, word string, dead bool) (task.Run, error) {
 	if dead {
-		return findDead(ctx, f, c, word)
+		return FindDead(ctx, f, c, word)
 	}
 	return selection.FindRun(ctx, f, c, word)
 }
@@ -427,9 +427,9 @@ func dismissCommand(f *factory.Factory) *cobra.Command {
 		}, selection.RunName)
 }
 
-// findDead returns the run that a user named, as FindRun does. A dead run may no longer be in its task's
+// FindDead returns the run that a user named, as FindRun does. A dead run may no longer be in its task's
 // history; then it can be named by its id or a prefix of it.
-func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
+func FindDead(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
 	w, err := selection.ParseRunWord(word)
 	if err != nil {
 		return task.Run{}, err

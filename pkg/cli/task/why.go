@@ -72,7 +72,7 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 			return whyStep(cmd.Context(), f, c, words[0], step, q.Timezone)
 		}
 
-		r, err := whyWord(cmd.Context(), f, c, words[0], &q)
+		r, err := FindAskedTask(cmd.Context(), f, c, words[0], &q)
 		if err != nil {
 			return err
 		}
@@ -132,9 +132,9 @@ func zoneOfAnswer(f *factory.Factory) (string, error) {
 	return "", nil
 }
 
-// whyWord returns the task that a word names, either directly or by one of its runs. In the latter case, the
+// FindAskedTask returns the task that a word names, either directly or by one of its runs. In the latter case, the
 // time of the run becomes part of the question.
-func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word string, q *client.WhyQuestion) (selection.Ref, error) {
+func FindAskedTask(ctx context.Context, f *factory.Factory, c *client.Client, word string, q *client.WhyQuestion) (selection.Ref, error) {
 	w, err := selection.ParseRunWord(word)
 	if err != nil || w == (selection.RunWord{Task: word}) {
 		r, failed := selection.ParseRef(f, cmp.Or(w.Task, word))
