@@ -31,7 +31,7 @@ func RestoreHost(file string) (restore.Host, error) {
 
 	tls := nodeTLS{dial: peerhistory.Dial, secured: sources.api}
 	host := restore.Host{
-		Node: cfg.Name, DataDir: cfg.DataDir, Prefix: cfg.Prefix, Embedded: cfg.Embedded, Members: cfg.InitialCluster,
+		Node: cfg.Name, DataDir: cfg.DataDir, Prefix: cfg.Prefix, Embedded: cfg.Embedded, Members: cfg.InitialCluster, AuditFile: cfg.AuditFile,
 		Asker: peerhistory.NewAsker(tls.dial, tls.dialTLS()),
 	}
 	if cfg.Embedded {

@@ -205,7 +205,11 @@ func showPlan(d *output.Details, p *restore.Plan, held []string) {
 
 	d.Field("Backup", "%s: %s, epoch %d, revision %d", instant(p.BackupTime), output.Plural(p.Tasks, "task"), p.Epoch, p.Revision)
 	if p.SHA256 != "" {
-		d.Field("SHA-256", "%s", p.SHA256)
+		proof := "no audit file of this host has it: compare it with what you know, and add --sha256"
+		if p.Audit != nil && p.Audit.Recorded {
+			proof = "as in " + p.Audit.File
+		}
+		d.Field("SHA-256", "%s; %s", p.SHA256, proof)
 	}
 
 	policies := ""
@@ -240,11 +244,36 @@ func showPlan(d *output.Details, p *restore.Plan, held []string) {
 	for _, token := range p.AdminTokens {
 		d.Field("Token of an admin", "%s", output.OneLine(token))
 	}
+	if p.Audit != nil {
+		showAudit(d, p)
+	}
 	if len(p.MissingKeys) > 0 {
 		d.Field("Secret keys", "this host has %d keys, but not %s: tasks with their secrets fail here", len(held), strings.Join(p.MissingKeys, ", "))
 	}
 	if len(p.Dropped) > 0 {
 		d.Field("Deleted", "%s", output.OneLine(strings.Join(p.Dropped, ", ")))
+	}
+}
+
+// maxRevoked is how many revoked access records a plan shows at most.
+const maxRevoked = 20
+
+// showAudit prints which access was revoked after the backup, and is valid again after the restore.
+func showAudit(d *output.Details, p *restore.Plan) {
+	a := p.Audit
+	for i, revoked := range a.Revoked {
+		if i == maxRevoked {
+			d.Field("", "and %d more, which -o json lists", len(a.Revoked)-i)
+			break
+		}
+		d.Field("Valid again", "%s", output.OneLine(revoked.String()))
+	}
+
+	switch {
+	case a.Problem != "":
+		d.Field("Audit file", "%s: %s", a.File, output.OneLine(a.Problem))
+	case a.From.After(p.BackupTime.Time):
+		d.Field("Audit file", "%s begins on %s: what was revoked before that is in an older file", a.File, instant(a.From))
 	}
 }
 

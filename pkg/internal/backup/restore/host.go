@@ -18,13 +18,15 @@ type Host struct {
 	Quota    int64
 	// SecretKeys are the IDs of the keys of the host that decrypt secrets.
 	SecretKeys []string
+	// AuditFile is the file with audit records that the agent writes; empty if it writes none.
+	AuditFile string
 	// Asker asks other nodes with the certificates of this one.
 	Asker *peerhistory.Asker
 }
 
 // Complete sets the options that follow from the host.
 func (h *Host) Complete(o *Options, work string) {
-	o.Work, o.Node, o.DataDir, o.Prefix, o.Embedded, o.Members = work, h.Node, h.DataDir, h.Prefix, h.Embedded, h.Members
+	o.Work, o.Node, o.DataDir, o.Prefix, o.Embedded, o.Members, o.AuditFile = work, h.Node, h.DataDir, h.Prefix, h.Embedded, h.Members, h.AuditFile
 }
 
 // NewTarget returns the host as the target of an installation.

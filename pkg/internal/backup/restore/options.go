@@ -27,6 +27,8 @@ type Options struct {
 	Prefix   string
 	Embedded bool
 	Members  map[string]string
+	// AuditFile is a file with audit records, which the plan compares with the backup; empty: there is none.
+	AuditFile string
 
 	// Seen is the history of etcd that the node of this host has seen. The restored history must be later.
 	Seen Seen

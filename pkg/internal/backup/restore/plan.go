@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,8 @@ type Plan struct {
 	// Admins may do everything after the restore, and AdminTokens are their tokens.
 	Admins      []string `json:"admins"`
 	AdminTokens []string `json:"admin_tokens"`
+	// Audit is nil if the agent of this host writes no audit file.
+	Audit *AuditReview `json:"audit,omitempty"`
 	// MissingKeys are the IDs of keys that encrypt secrets of the backup and that this host does not have.
 	MissingKeys []string `json:"missing_secret_keys,omitempty"`
 	Secrets     int64    `json:"secrets"`
@@ -114,6 +117,7 @@ type planner struct {
 	bindings   []task.Binding
 	tokens     []task.Token
 	secretKeys map[string]bool
+	access     map[[2]string]bool // backupAccess.valid
 }
 
 // MakePlan makes the plan of a restore from the unpacked backup. held are the IDs of the secret keys of this host.
@@ -129,7 +133,7 @@ func MakePlan(ctx context.Context, source Source, c *Content, o *Options, held [
 	}
 	defer db.Close()
 
-	p := &planner{Options: o, keys: keys, watermarks: map[int]record.Watermark{}, secretKeys: map[string]bool{}, plan: &Plan{
+	p := &planner{Options: o, keys: keys, watermarks: map[int]record.Watermark{}, secretKeys: map[string]bool{}, access: map[[2]string]bool{}, plan: &Plan{
 		BackupTime: task.At(source.Time), SHA256: source.SHA256, Cluster: c.Cluster.ID, Epoch: c.Cluster.Epoch, Revision: c.Revision,
 		Tasks: c.Counts["tasks"], Until: task.At(o.Until), At: task.At(o.Now), ByPolicy: map[string]int64{}, KeepsRuns: !o.Until.After(source.Time),
 		Attempts: c.Counts["runs"], Triggers: c.Counts["shards/triggers"], Admins: []string{}, AdminTokens: []string{},
@@ -156,6 +160,10 @@ func MakePlan(ctx context.Context, source Source, c *Content, o *Options, held [
 	}
 	slices.Sort(p.plan.MissingKeys)
 
+	if o.AuditFile != "" {
+		p.plan.Audit = reviewAuditFile(o.AuditFile, backupAccess{revision: c.Revision, at: source.Time, sha256: source.SHA256, valid: p.access})
+	}
+
 	return p.plan, nil
 }
 
@@ -180,14 +188,18 @@ func (p *planner) readRecord(e *mvccpb.KeyValue) error {
 			p.plan.Freezes = f.Holding
 		}
 	case "access/bindings":
-		if b, err := record.Decode[task.Binding](e.Value); err == nil {
+		if b, err := record.Decode[task.Binding](e.Value); err == nil && p.isValid(b.Until) {
 			p.bindings = append(p.bindings, b)
+			p.addAccess(kind, key)
 		}
 	case "access/tokens":
-		if t, err := record.Decode[record.Token](e.Value); err == nil && t.Kind == task.TokenKindToken {
+		if t, err := record.Decode[record.Token](e.Value); err == nil && t.Kind == task.TokenKindToken && p.isValid(t.Until) && !p.NoTokens {
 			t.ID = strings.TrimPrefix(key, p.keys.Tokens())
 			p.tokens = append(p.tokens, t.Token)
+			p.addAccess(kind, key)
 		}
+	case "access/roles", "access/namespaces", "access/nodes", "access/disabled":
+		p.addAccess(kind, key)
 	case "secrets":
 		if s, err := p.keys.DecodeSecret(e); err == nil && !s.Deleted() {
 			p.plan.Secrets++
@@ -198,6 +210,17 @@ func (p *planner) readRecord(e *mvccpb.KeyValue) error {
 	}
 
 	return nil
+}
+
+// isValid reports whether something that ends at a time, or never, is valid when the cluster is restored.
+func (p *planner) isValid(until task.Time) bool { return until.IsZero() || until.After(p.Now) }
+
+// addAccess adds an access record that is valid after the restore.
+func (p *planner) addAccess(kind, key string) {
+	name, err := url.PathUnescape(strings.TrimPrefix(key, p.keys.Root()+kind+"/")) // only the names of subjects are escaped
+	if err == nil {
+		p.access[[2]string{accessKinds[kind], name}] = true
+	}
 }
 
 // readEntry counts the ticks of an entry that are not decided in the backup.
@@ -268,22 +291,19 @@ func decidedUpTo(w record.Watermark, ref record.Ref) time.Time {
 // findAdmins finds who may do everything: the subjects with the role admin in the whole cluster, and their tokens.
 func (p *planner) findAdmins() {
 	for _, b := range p.bindings {
-		if b.Role == "admin" && b.Cluster && len(b.Labels) == 0 && (b.Until.IsZero() || b.Until.After(p.Now)) {
+		if b.Role == "admin" && b.Cluster && len(b.Labels) == 0 {
 			p.plan.Admins = append(p.plan.Admins, b.Subjects...)
 		}
 	}
 
 	slices.Sort(p.plan.Admins)
 	p.plan.Admins = slices.Compact(p.plan.Admins)
-	if p.NoTokens {
-		return
-	}
 
 	slices.SortFunc(p.tokens, func(a, b task.Token) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt.Time), cmp.Compare(a.ID, b.ID))
 	})
 	for _, t := range p.tokens {
-		if slices.Contains(p.plan.Admins, t.Subject) && t.Scope == nil && (t.Until.IsZero() || t.Until.After(p.Now)) {
+		if slices.Contains(p.plan.Admins, t.Subject) && t.Scope == nil {
 			p.plan.AdminTokens = append(p.plan.AdminTokens, fmt.Sprintf("%s of %s, created %s", t.ID, t.Subject, formatTime(t.CreatedAt.Time)))
 		}
 	}

@@ -96,6 +96,50 @@ func TestPlan_CountsTicksThatWillNotRun(t *testing.T) {
 	}
 }
 
+// What was revoked after the backup is valid again, if the backup has it and it has not expired.
+func TestPlan_ListsWhatWasRevoked(t *testing.T) {
+	s := newSite(t)
+	s.put(s.keys.Token("t1"), `{"subject":"user:ann","created_at":"2026-11-20T12:00:00.000Z"}`)
+	s.put(s.keys.Token("t2"), `{"subject":"user:ann","created_at":"2026-11-20T12:00:00.000Z","until":"2026-11-21T12:00:00.000Z"}`)
+	s.put(s.keys.Token("t3"), `{"kind":"session","subject":"user:ann","created_at":"2026-11-20T12:00:00.000Z"}`)
+	s.put(s.keys.Binding("ops"), `{"role":"admin","subjects":["user:ann"],"cluster":true}`)
+	s.put(s.keys.Role("deployer"), `{}`)
+	s.put(s.keys.NodeLimit("n*"), `{}`)
+	s.put(s.keys.DisabledSubject("user:a/b"), `{}`)
+
+	later := s.present().Revision + 1000
+	var lines []string
+	for _, id := range [][2]string{{"token", "t1"}, {"token", "t2"}, {"token", "t3"}, {"binding", "ops"}, {"role", "deployer"}, {"node-limit", "n*"}, {"namespace", "gone"}} {
+		lines = append(lines, audited(len(lines), later, id[0], id[1], "delete"))
+	}
+	lines = append(lines, audited(len(lines), later, "subject", "user:a/b", "put"), audited(len(lines), later, "subject", "user:c/d", "put"))
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, noTokens := range []bool{false, true} {
+		o := s.options()
+		o.NoTokens = noTokens
+		host := &Host{Node: "n1", AuditFile: path}
+		host.Complete(o, o.Work)
+		o.Prefix = prefix
+		p := s.plan(o, host)
+
+		var got []string
+		for _, r := range p.Audit.Revoked {
+			got = append(got, r.Kind+" "+r.Name)
+		}
+		want := []string{"token t1", "binding ops", "role deployer", "node-limit n*", "subject user:c/d"}
+		if noTokens {
+			want = want[1:]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("without tokens %v: %q, want %q", noTokens, got, want)
+		}
+	}
+}
+
 // A move of the cluster loses nothing, but only if nobody has decided anything after the backup.
 func TestRestore_OfAMove(t *testing.T) {
 	s := newSite(t)
