@@ -304,7 +304,7 @@ func TestRestore_OfAFullEtcd(t *testing.T) {
 
 	value := strings.Repeat("x", 100<<10)
 	var err error
-	for i := 0; i < 100 && err == nil; i++ {
+	for i := 0; i < 10_000 && err == nil; i++ { // the file grows only when etcd commits to it, every 100 ms
 		_, err = s.client.Put(t.Context(), s.keys.Specs()+"default/a", value)
 	}
 	if err == nil || !strings.Contains(err.Error(), "space") {
