@@ -213,7 +213,7 @@ func writeFile(ctx context.Context, path string, head []byte, c *content) error 
 		return errors.Join(err, os.Remove(temp))
 	}
 
-	return syncDir(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
 }
 
 // writeContent writes head and the content, and verifies the content.
@@ -262,17 +262,22 @@ func compareFile(ctx context.Context, f *os.File, head []byte, c *content) error
 		return nil
 	}
 
+	return CompareContent(ctx, "the file that was written", f, c.size, c.sha256)
+}
+
+// CompareContent reads r to its end. It returns an error that wraps ErrDamaged unless r has this size and SHA-256.
+func CompareContent(ctx context.Context, what string, r io.Reader, size int64, sha256Sum string) error {
 	sum := sha256.New()
-	n, err := io.Copy(sum, contextReader{ctx, f})
+	n, err := io.Copy(sum, contextReader{ctx, r})
 	if err != nil {
 		return err
 	}
 
-	return compareContent("the file that was written", n, sum, c.size, c.sha256)
+	return compareContent(what, n, sum, size, sha256Sum)
 }
 
-// syncDir makes names in a directory durable. Some network file systems cannot sync directories.
-func syncDir(dir string) error {
+// SyncDir makes names in a directory durable. Some network file systems cannot sync directories.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

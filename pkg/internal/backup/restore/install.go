@@ -2,8 +2,6 @@ package restore
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
+	"github.com/carillonhq/carillon/pkg/internal/backup"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -201,8 +200,15 @@ func installedID(dir string) (string, error) {
 	return strings.TrimSpace(string(id)), nil
 }
 
-// stage restores prepared.db into a new directory beside the data of etcd, and removes what an interrupted Install has left there.
+// stage restores prepared.db into a new directory beside the data of etcd. It first removes what an interrupted Install has left there.
 func (t *Target) stage(ctx context.Context, db string, p *Prepared, staged string) error {
+	if err := os.RemoveAll(staged); err != nil {
+		return err
+	}
+	if err := backup.RequireFree(t.DataDir, p.Size); err != nil {
+		return err
+	}
+
 	if err := t.beginStep("verify"); err != nil {
 		return err
 	}
@@ -210,12 +216,6 @@ func (t *Target) stage(ctx context.Context, db string, p *Prepared, staged strin
 		return err
 	}
 
-	if err := os.RemoveAll(staged); err != nil {
-		return err
-	}
-	if err := checkSpace(t.DataDir, p.Size); err != nil {
-		return err
-	}
 	if err := t.beginStep("restore"); err != nil {
 		return err
 	}
@@ -239,8 +239,8 @@ func (t *Target) stage(ctx context.Context, db string, p *Prepared, staged strin
 	}
 
 	// etcd has synced its files. Their directories follow before the directory gets its name.
-	return errors.Join(os.Chmod(staged, 0o700), syncDir(filepath.Join(staged, "member", "snap")), syncDir(filepath.Join(staged, "member", "wal")),
-		syncDir(filepath.Join(staged, "member")), syncDir(staged))
+	return errors.Join(os.Chmod(staged, 0o700), backup.SyncDir(filepath.Join(staged, "member", "snap")), backup.SyncDir(filepath.Join(staged, "member", "wal")),
+		backup.SyncDir(filepath.Join(staged, "member")), backup.SyncDir(staged))
 }
 
 // replaceData exchanges the data of etcd with the staged ones, in one step, and keeps the former ones.
@@ -270,7 +270,7 @@ func (t *Target) replaceData(i *Installed, staged string) error {
 		return fmt.Errorf("replace the data of etcd: %w", err)
 	}
 
-	return syncDir(t.DataDir)
+	return backup.SyncDir(t.DataDir)
 }
 
 // beginStep is for tests.
@@ -289,32 +289,11 @@ func verifyFile(ctx context.Context, path string, p *Prepared) error {
 	}
 	defer file.Close()
 
-	sum := sha256.New()
-	size, err := io.Copy(sum, contextReader{ctx, file})
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-
-	if size != p.Size || hex.EncodeToString(sum.Sum(nil)) != p.SHA256 {
-		return fmt.Errorf("%s is damaged, or not of the same restore as %s: it has %d bytes and the SHA-256 %x, but should have %d bytes and the SHA-256 %s",
-			path, recordFile, size, sum.Sum(nil), p.Size, p.SHA256)
+	if err := backup.CompareContent(ctx, path, file, p.Size, p.SHA256); err != nil {
+		return fmt.Errorf("%w: it is not complete, or not of the same restore as %s", err, recordFile)
 	}
 
 	return nil
-}
-
-// contextReader reads until its context ends.
-type contextReader struct {
-	ctx context.Context
-	io.Reader
-}
-
-// Read implements io.Reader.
-func (r contextReader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.Reader.Read(p)
 }
 
 // renameIfExists renames a file or directory, if it exists.
@@ -324,14 +303,4 @@ func renameIfExists(from, to string) error {
 		return nil
 	}
 	return err
-}
-
-// syncDir makes the entries of a directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(dir.Sync(), dir.Close())
 }

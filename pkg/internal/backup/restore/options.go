@@ -2,14 +2,10 @@ package restore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -92,23 +88,3 @@ func (o *Options) checkTimes(made time.Time) error {
 
 // formatTime formats an instant for messages.
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// checkSpace returns an error if the file system of a directory, which may not exist yet, has less free space than needed.
-func checkSpace(dir string, needed int64) error {
-	var st unix.Statfs_t
-	for path := dir; ; path = filepath.Dir(path) {
-		err := unix.Statfs(path, &st)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, os.ErrNotExist) || path == filepath.Dir(path) {
-			return fmt.Errorf("free space of %s: %w", dir, err)
-		}
-	}
-
-	if free := int64(st.Bavail) * st.Bsize; free < needed {
-		return fmt.Errorf("the file system of %s has %d MiB of free space, but the restore needs %d MiB", dir, free>>20, needed>>20+1)
-	}
-
-	return nil
-}

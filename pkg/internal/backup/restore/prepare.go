@@ -106,7 +106,7 @@ func Unpack(ctx context.Context, stored *backup.Stored, o *Options) (s Source, e
 		return s, err
 	}
 
-	if err := checkSpace(o.Work, spaceFactor*size); err != nil {
+	if err := backup.RequireFree(o.Work, spaceFactor*size); err != nil {
 		return s, err
 	}
 	if err := filetrust.MakePrivateDir(o.Work); err != nil {
@@ -142,7 +142,6 @@ type preparation struct {
 	*Options
 	source  Source
 	content *Content
-	keys    record.Keys
 
 	server *embedded.Server // the private etcd
 	client *kv.Client
@@ -165,14 +164,14 @@ func Prepare(ctx context.Context, source Source, content *Content, o *Options) (
 		return nil, err
 	}
 
-	p := &preparation{Options: o, source: source, content: content, keys: keys}
+	p := &preparation{Options: o, source: source, content: content}
 	defer func() { err = errors.Join(err, p.close(), removeFiles(o.Work, privateDir)) }()
 
-	if err := p.startPrivate(ctx); err != nil {
+	if err := p.startPrivate(ctx, keys); err != nil {
 		return nil, err
 	}
 
-	c, err := p.rewrite(ctx)
+	c, err := Rewrite(ctx, p.client, p.store, source, content, o)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +185,7 @@ func Prepare(ctx context.Context, source Source, content *Content, o *Options) (
 }
 
 // startPrivate restores the snapshot into a private etcd, and starts that. Its revision is the time of the restore.
-func (p *preparation) startPrivate(ctx context.Context) (err error) {
+func (p *preparation) startPrivate(ctx context.Context, keys record.Keys) (err error) {
 	if err := p.beginStep("copy the snapshot"); err != nil {
 		return err
 	}
@@ -232,7 +231,7 @@ func (p *preparation) startPrivate(ctx context.Context) (err error) {
 		return err
 	}
 
-	p.store = store.New(p.client, kv.Direct(p.client), p.keys)
+	p.store = store.New(p.client, kv.Direct(p.client), keys)
 
 	return nil
 }

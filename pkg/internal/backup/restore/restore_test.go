@@ -653,7 +653,7 @@ func TestInstall_Refuses(t *testing.T) {
 			if _, err := file.WriteString("x"); err != nil {
 				t.Fatal(err)
 			}
-		}, "is damaged, or not of the same restore"},
+		}, "not of the same restore"},
 		{"no record", Seen{}, func(string, *Target) { _ = os.Remove(filepath.Join(o.Work, recordFile)) }, "written last"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -20,33 +22,45 @@ const Operation = "restore-backup"
 // opsPerTxn is how many operations one transaction has at most.
 const opsPerTxn = 100
 
-// rewrite makes the content of the backup that of a new epoch, and returns the new record of the cluster. It writes that record last, so
-// an interrupted restore is never taken for a complete one.
-func (p *preparation) rewrite(ctx context.Context) (task.Cluster, error) {
-	if err := p.beginStep("rewrite"); err != nil {
+// rewriter rewrites the content of a backup in an etcd that nobody else uses.
+type rewriter struct {
+	*Options
+	source  Source
+	content *Content
+	keys    record.Keys
+	client  *kv.Client
+	store   *store.Store
+}
+
+// Rewrite makes the content of an etcd, which is that of the backup, the content of a new epoch, and returns the new record of the
+// cluster. It writes that record last, so an interrupted restore is never taken for a complete one. Prepare calls it with its private
+// etcd, whose revision is higher than any of the lost history.
+func Rewrite(ctx context.Context, client *kv.Client, s *store.Store, source Source, content *Content, o *Options) (task.Cluster, error) {
+	r := &rewriter{Options: o, source: source, content: content, keys: s.Keys(), client: client, store: s}
+	if err := r.beginStep("rewrite"); err != nil {
 		return task.Cluster{}, err
 	}
 
 	for _, step := range []func(context.Context) error{
-		p.revokeLeases, p.deleteProcesses, p.deleteTokens, p.deleteOtherKeys, p.freeze, p.recordAccess,
+		r.revokeLeases, r.deleteProcesses, r.deleteTokens, r.deleteOtherKeys, r.freeze, r.recordAccess,
 	} {
 		if err := step(ctx); err != nil {
 			return task.Cluster{}, fmt.Errorf("rewrite the content of the backup: %w", err)
 		}
 	}
 
-	return p.beginEpoch(ctx)
+	return r.beginEpoch(ctx)
 }
 
 // revokeLeases revokes all leases, which deletes their keys: of nodes, the leader, and of proofs that instances are dead.
-func (p *preparation) revokeLeases(ctx context.Context) error {
-	leases, err := p.client.Leases(ctx)
+func (r *rewriter) revokeLeases(ctx context.Context) error {
+	leases, err := r.client.Leases(ctx)
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
 
 	for _, l := range leases.Leases {
-		if _, err := p.client.Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		if _, err := r.client.Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return fmt.Errorf("revoke lease %x: %w", l.ID, err)
 		}
 	}
@@ -56,9 +70,9 @@ func (p *preparation) revokeLeases(ctx context.Context) error {
 
 // deleteProcesses deletes what belongs to processes of the lost history and has no lease, or has lost it. Logins under way and the
 // cookies of sessions are sealed with the login key.
-func (p *preparation) deleteProcesses(ctx context.Context) error {
-	keys := p.keys
-	t := p.client.Txn(ctx).Then(
+func (r *rewriter) deleteProcesses(ctx context.Context) error {
+	keys := r.keys
+	t := r.client.Txn(ctx).Then(
 		clientv3.OpDelete(keys.Nodes(), clientv3.WithPrefix()), clientv3.OpDelete(keys.Leader(), clientv3.WithPrefix()),
 		clientv3.OpDelete(keys.Cleared(""), clientv3.WithPrefix()), clientv3.OpDelete(keys.Handovers(), clientv3.WithPrefix()),
 		clientv3.OpDelete(keys.NodeRequest(""), clientv3.WithPrefix()), clientv3.OpDelete(keys.LoginKey()),
@@ -70,9 +84,9 @@ func (p *preparation) deleteProcesses(ctx context.Context) error {
 }
 
 // deleteTokens deletes sessions and login links, or all tokens.
-func (p *preparation) deleteTokens(ctx context.Context) error {
-	prefix := p.keys.Tokens()
-	res, err := p.client.Get(ctx, prefix, clientv3.WithPrefix())
+func (r *rewriter) deleteTokens(ctx context.Context) error {
+	prefix := r.keys.Tokens()
+	res, err := r.client.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
 		return fmt.Errorf("read the tokens: %w", err)
 	}
@@ -81,27 +95,27 @@ func (p *preparation) deleteTokens(ctx context.Context) error {
 	for _, e := range res.Kvs {
 		// A record that cannot be read allows nothing, and the node's log names it.
 		t, err := record.Decode[record.Token](e.Value)
-		if p.NoTokens || err == nil && t.Kind != task.TokenKindToken {
+		if r.NoTokens || err == nil && t.Kind != task.TokenKindToken {
 			deletes = append(deletes, clientv3.OpDelete(string(e.Key)))
 		}
 	}
 
-	return p.commitAll(ctx, deletes)
+	return r.commitAll(ctx, deletes)
 }
 
 // deleteOtherKeys deletes keys outside of the prefix and those of unknown kinds. Prepare has refused them unless the options accept that.
-func (p *preparation) deleteOtherKeys(ctx context.Context) error {
-	root := p.keys.Root()
+func (r *rewriter) deleteOtherKeys(ctx context.Context) error {
+	root := r.keys.Root()
 	deletes := []clientv3.Op{
 		clientv3.OpDelete("\x00", clientv3.WithRange(root)), clientv3.OpDelete(clientv3.GetPrefixRangeEnd(root), clientv3.WithFromKey()),
 	}
 
-	for _, kind := range p.content.kinds {
+	for _, kind := range r.content.kinds {
 		parents := []string{root + kind}
 		if of, inShard := strings.CutPrefix(kind, "shards/"); inShard {
 			parents = nil
-			for shard := range p.content.Cluster.Shards {
-				parents = append(parents, p.keys.Shard(shard)+of)
+			for shard := range r.content.Cluster.Shards {
+				parents = append(parents, r.keys.Shard(shard)+of)
 			}
 		}
 
@@ -110,13 +124,13 @@ func (p *preparation) deleteOtherKeys(ctx context.Context) error {
 		}
 	}
 
-	return p.commitAll(ctx, deletes)
+	return r.commitAll(ctx, deletes)
 }
 
 // commitAll commits operations, several in one transaction.
-func (p *preparation) commitAll(ctx context.Context, ops []clientv3.Op) error {
+func (r *rewriter) commitAll(ctx context.Context, ops []clientv3.Op) error {
 	for some := range slices.Chunk(ops, opsPerTxn) {
-		if _, err := p.client.Txn(ctx).Then(some...).Commit(); err != nil {
+		if _, err := r.client.Txn(ctx).Then(some...).Commit(); err != nil {
 			return err
 		}
 	}
@@ -125,12 +139,12 @@ func (p *preparation) commitAll(ctx context.Context, ops []clientv3.Op) error {
 }
 
 // freeze freezes the cluster, if the options say so.
-func (p *preparation) freeze(ctx context.Context) error {
-	if p.Freeze == "" {
+func (r *rewriter) freeze(ctx context.Context) error {
+	if r.Freeze == "" {
 		return nil
 	}
 
-	old, err := p.store.Freezes(ctx)
+	old, err := r.store.Freezes(ctx)
 	if err != nil {
 		return err
 	}
@@ -139,51 +153,51 @@ func (p *preparation) freeze(ctx context.Context) error {
 	}
 
 	f := old.Freezes
-	f.Holding = append(slices.Clone(f.Holding), task.Freeze{Since: task.At(p.Now), By: p.By, Reason: p.Freeze})
-	_, err = p.store.SetFreezes(ctx, old, f)
+	f.Holding = append(slices.Clone(f.Holding), task.Freeze{Since: task.At(r.Now), By: r.By, Reason: r.Freeze})
+	_, err = r.store.SetFreezes(ctx, old, f)
 
 	return err
 }
 
 // recordAccess writes the audit record of the restore. It also writes the keys that show that access records have changed: the content
 // has gone back, so what nodes know of it is wrong.
-func (p *preparation) recordAccess(ctx context.Context) error {
+func (r *rewriter) recordAccess(ctx context.Context) error {
 	audit := task.AuditRecord{
-		ID: record.NewAuditID(p.Now), Time: task.At(p.Now), Node: p.Node, Operation: Operation,
-		Reason: fmt.Sprintf("restored a backup of %s with the SHA-256 %s; ticks until %s may be lost", formatTime(p.source.Time), p.source.SHA256, formatTime(p.Until)),
+		ID: record.NewAuditID(r.Now), Time: task.At(r.Now), Node: r.Node, Operation: Operation,
+		Reason: fmt.Sprintf("restored a backup of %s with the SHA-256 %s; ticks until %s may be lost", formatTime(r.source.Time), r.source.SHA256, formatTime(r.Until)),
 	}
-	fence := record.Fence{Writes: []record.FenceWrite{{At: task.At(p.Now)}}}
-	if p.By != nil {
-		audit.Subject, fence.Writes[0].By = p.By.Subject, p.By.Subject
+	fence := record.Fence{Writes: []record.FenceWrite{{At: task.At(r.Now)}}}
+	if r.By != nil {
+		audit.Subject, fence.Writes[0].By = r.By.Subject, r.By.Subject
 	}
 
-	_, err := p.client.Txn(ctx).Then(
-		clientv3.OpPut(p.keys.Fence(), record.Encode(fence)),
-		clientv3.OpPut(p.keys.TokenChanges(), "{}"),
-		clientv3.OpPut(p.keys.AuditRecord(audit.ID), record.EncodeAudit(&audit)),
+	_, err := r.client.Txn(ctx).Then(
+		clientv3.OpPut(r.keys.Fence(), record.Encode(fence)),
+		clientv3.OpPut(r.keys.TokenChanges(), "{}"),
+		clientv3.OpPut(r.keys.AuditRecord(audit.ID), record.EncodeAudit(&audit)),
 	).Commit()
 
 	return err
 }
 
 // beginEpoch begins the new epoch.
-func (p *preparation) beginEpoch(ctx context.Context) (task.Cluster, error) {
-	present, err := p.store.Present(ctx)
+func (r *rewriter) beginEpoch(ctx context.Context) (task.Cluster, error) {
+	present, err := r.store.Present(ctx)
 	if err != nil {
 		return task.Cluster{}, err
 	}
 
-	c, err := p.store.BeginEpoch(ctx, present, task.Restored{
-		At: task.At(p.Now), By: p.By, SHA256: p.source.SHA256, BackupTime: task.At(p.source.Time), BackupRevision: p.content.Revision,
-		Until: task.At(p.Until), Nodes: p.content.addresses(),
+	c, err := r.store.BeginEpoch(ctx, present, task.Restored{
+		At: task.At(r.Now), By: r.By, SHA256: r.source.SHA256, BackupTime: task.At(r.source.Time), BackupRevision: r.content.Revision,
+		Until: task.At(r.Until), Nodes: r.content.addresses(),
 	})
 	if err != nil {
 		return c, err
 	}
 
-	if c.Epoch <= p.Seen.Epoch {
+	if c.Epoch <= r.Seen.Epoch {
 		return c, fmt.Errorf("the node of this host has seen epoch %d of the cluster, but the restore would begin epoch %d: the clock of this host is behind; set it first",
-			p.Seen.Epoch, c.Epoch)
+			r.Seen.Epoch, c.Epoch)
 	}
 
 	return c, nil

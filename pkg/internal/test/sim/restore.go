@@ -193,8 +193,12 @@ func (w *restorer) restoreFrom(b backup) {
 
 	client := kv.Wrap(b.store.Client(w.life), 0)
 	offline := store.New(client, kv.Direct(client), w.admin.Keys())
-	source := restore.Source{Time: b.at}
-	c, err := restore.RewriteForSimulation(w.life, client, offline, source, &restore.Options{Node: "n1", Now: now, Until: until, By: task.NewActor("unix:root")})
+	present, err := offline.Present(w.life)
+	if err != nil {
+		w.abort(err)
+	}
+	c, err := restore.Rewrite(w.life, client, offline, restore.Source{Time: b.at}, &restore.Content{Revision: present.Revision, Cluster: present.Cluster},
+		&restore.Options{Node: "n1", Now: now, Until: until, By: task.NewActor("unix:root")})
 	if err != nil {
 		w.abort(err)
 	}
