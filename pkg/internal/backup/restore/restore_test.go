@@ -2,6 +2,7 @@ package restore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -412,6 +414,24 @@ func TestPrepare_Refuses(t *testing.T) {
 	s.put("/other/a", "1")
 	mixed := s.backup()
 
+	// A newer version has changed the format of records.
+	var record map[string]any
+	text := s.get(s.keys.Cluster())
+	if err := json.Unmarshal([]byte(text), &record); err != nil {
+		t.Fatal(err)
+	}
+	record["format"] = store.NewestFormat + 1
+	changed, err := json.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.put(s.keys.Cluster(), string(changed))
+	newer := s.backup()
+	s.put(s.keys.Cluster(), text)
+
+	s.raiseAlarm(etcdserverpb.AlarmType_CORRUPT)
+	corrupt := s.backup()
+
 	cut := s.changeFile(plain, func(b []byte) []byte { return b[:len(b)/2] })
 	flipped := s.changeFile(plain, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 
@@ -431,6 +451,9 @@ func TestPrepare_Refuses(t *testing.T) {
 		{"another cluster", plain, func(o *Options) { o.Seen.Cluster = "another" }, "belongs to cluster another"},
 		{"a later epoch", plain, func(o *Options) { o.Seen = Seen{cluster, 1 << 40, 1} }, "clock of this host is behind"},
 		{"other keys", mixed, func(o *Options) { o.DropUnknown = true }, `1 keys outside of the prefix /carillon, such as "/other/a"`},
+		{"a newer format", newer, func(o *Options) { o.DropOtherKeys, o.DropUnknown = true, true }, "restore it with a newer version"},
+		{"the alarm CORRUPT", corrupt, func(o *Options) { o.DropOtherKeys, o.DropUnknown = true, true }, "or add --accept-corrupt"},
+		{"too little space", &backup.Stored{Name: "large", Path: plain.Path, Manifest: &backup.Manifest{Size: 1 << 50}}, nil, backup.ErrNoDisk.Error()},
 		{"unknown keys", mixed, func(o *Options) { o.DropOtherKeys = true }, "2 keys of kinds that this version does not know"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -458,11 +481,35 @@ func TestPrepare_Refuses(t *testing.T) {
 
 	o := s.options()
 	o.DropUnknown, o.DropOtherKeys = true, true
-	s.restore(mixed, o)
+	o.AcceptCorrupt = true
+	s.restore(corrupt, o)
+	s.put(s.keys.Specs()+"default/a", "1") // the alarm is gone
 	for _, key := range []string{s.keys.Root() + "future/a", s.keys.Shard(2) + "future/default/a", "/other/a"} {
 		if got := s.get(key); got != "" {
 			t.Errorf("%s was not dropped", key)
 		}
+	}
+}
+
+// raiseAlarm raises an alarm of etcd.
+func (s *site) raiseAlarm(alarm etcdserverpb.AlarmType) {
+	s.Helper()
+	c, err := kv.Dial(s.Context(), kv.Config{Endpoints: []string{s.server.Endpoint()}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer c.Close()
+
+	status, err := c.Status(s.Context(), s.server.Endpoint())
+	if err != nil {
+		s.Fatal(err)
+	}
+
+	_, err = etcdserverpb.NewMaintenanceClient(c.ActiveConnection()).Alarm(s.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: alarm,
+	})
+	if err != nil {
+		s.Fatal(err)
 	}
 }
 
@@ -618,6 +665,18 @@ func TestInstall_TwiceChangesNothing(t *testing.T) {
 	}
 }
 
+// writeRecord writes prepared.json.
+func writeRecord(t *testing.T, work string, p *Prepared) {
+	t.Helper()
+	text, err := json.Marshal(p)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(work, recordFile), text, 0o600)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestInstall_Refuses(t *testing.T) {
 	s := newSite(t)
 	o := s.options()
@@ -654,6 +713,12 @@ func TestInstall_Refuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "not of the same restore"},
+		{"too little space", Seen{}, func(string, *Target) {
+			large := *p
+			large.Size = 1 << 50
+			writeRecord(t, o.Work, &large)
+			t.Cleanup(func() { writeRecord(t, o.Work, p) })
+		}, backup.ErrNoDisk.Error()},
 		{"no record", Seen{}, func(string, *Target) { _ = os.Remove(filepath.Join(o.Work, recordFile)) }, "written last"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
