@@ -113,7 +113,7 @@ fuzz: ## Run each fuzz target for 20 s; FUZZTIME=5m
 .PHONY: mutants
 mutants: ## Check that the simulation detects a broken Carillon
 	go run ./pkg/internal/test/mutant/overlay build/_mutants
-	go test -overlay build/_mutants/overlay.json -count=1 -timeout $(TEST_TIMEOUT) -run '^Test(Mutants|Story)_' $(TEST_FLAGS) ./pkg/internal/test/sim ./pkg/internal/authority ./pkg/scheduler
+	go test -overlay build/_mutants/overlay.json -count=1 -timeout $(TEST_TIMEOUT) -run '^Test(Mutants|Story)_' $(TEST_FLAGS) ./pkg/internal/test/sim ./pkg/internal/authority ./pkg/scheduler ./pkg/internal/backup/restore
 
 .PHONY: rules-test
 rules-test: ## Evaluate the alert rules in deploy/prometheus with Prometheus' own engine

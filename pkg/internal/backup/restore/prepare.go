@@ -195,11 +195,12 @@ func (p *preparation) startPrivate(ctx context.Context, keys record.Keys) (err e
 		return err
 	}
 
+	bump := revisionBump(p.Now, p.content.Revision, p.Seen.Revision)
 	// Unpack has verified the content.
 	err = snapshot.NewV3(etcdLogger(p.Logger)).Restore(snapshot.RestoreConfig{
 		SnapshotPath: p.source.Path, SkipHashCheck: true, OutputDataDir: dir,
 		Name: privateName, PeerURLs: []string{privateURL}, InitialCluster: privateName + "=" + privateURL, InitialClusterToken: "private",
-		RevisionBump: uint64(revisionBump(p.Now, p.content.Revision, p.Seen.Revision)), MarkCompacted: true,
+		RevisionBump: uint64(bump), MarkCompacted: true,
 	})
 	if err != nil {
 		return fmt.Errorf("restore the snapshot: %w", err)

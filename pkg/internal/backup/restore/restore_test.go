@@ -270,7 +270,7 @@ func TestRestore_ReplacesTheContentAndBeginsAnEpoch(t *testing.T) {
 }
 
 // Each restore has a higher revision and a higher epoch than all before it, also if an older backup is restored after a newer one. So no
-// fencing token is used twice (G11).
+// fencing token is used twice (G11). Each has a cluster of etcd of its own.
 func TestRestore_RevisionsRiseWhateverBackupIsRestored(t *testing.T) {
 	s := newSite(t)
 	old := s.backup()
@@ -280,11 +280,17 @@ func TestRestore_RevisionsRiseWhateverBackupIsRestored(t *testing.T) {
 	newer := s.backup()
 
 	revision, epoch := s.present().Revision, 1
+	tokens := map[string]bool{}
 	for i, stored := range []*backup.Stored{old, newer, old, newer, newer} {
 		o := s.options()
 		o.BackupTime = time.Now().Add([]time.Duration{-24, -2, -24, -2, -2}[i] * time.Hour)
 		o.Now = o.Now.Add(time.Duration(i) * 2 * time.Second)
-		s.restore(stored, o)
+		// With the same token, members of two restores would have the same IDs, and form a cluster.
+		if token := s.restore(stored, o).Token; tokens[token] {
+			t.Errorf("restore %d has the token %s of another one", i, token)
+		} else {
+			tokens[token] = true
+		}
 
 		for range 10 {
 			s.put(s.keys.Specs()+"default/b", "1")

@@ -47,6 +47,7 @@ const (
 	Simulation    = "simulation"    // TestMutants_AreCaught of package sim
 	Lists         = "lists"         // TestMutants_OfListsAreCaught of package sim
 	Restores      = "restores"      // TestMutants_OfRestoresAreCaught of package sim
+	Preparations  = "preparations"  // TestMutants_OfPreparationsAreCaught of package restore
 	Authorization = "authorization" // TestMutants_OfAuthorizationAreCaught of package authority
 	Scheduler     = "scheduler"     // TestMutants_OfTheSchedulerAreCaught of package scheduler
 	Stories       = "stories"       // a story of package sim, which names the mutant
@@ -252,17 +253,37 @@ func InProcess(t *testing.T, name string) (is bool, log string) {
 		return true, ""
 	}
 
+	out, err := runTest(t, name, t.Name())
+	if err != nil {
+		t.Errorf("mutant %s: %v\n%s", name, err, out)
+	}
+
+	return false, out
+}
+
+// FailsTest fails t unless another test of the program, which passes without the mutant, fails in a process in which the mutant is on. It
+// skips t as InProcess does.
+func FailsTest(t *testing.T, name, test string) {
+	t.Helper()
+	if !isBuiltIn {
+		t.Skip("the mutants are not part of this build; run make mutants")
+	}
+
+	if out, err := runTest(t, name, test); err == nil || !strings.Contains(out, "--- FAIL: "+test+" ") {
+		t.Errorf("%q does not catch the mutant %s: %v\n%s", test, name, err, out)
+	}
+}
+
+// runTest runs a test of this program in a process in which a mutant is on, and returns its output.
+func runTest(t *testing.T, name, test string) (out string, err error) {
 	var parts []string
-	for _, part := range strings.Split(t.Name(), "/") {
+	for _, part := range strings.Split(test, "/") {
 		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
 	}
 
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run", strings.Join(parts, "/"), "-test.v", "-test.timeout", "10m")
 	c.Env = append(os.Environ(), Variable+"="+name)
-	out, err := c.CombinedOutput()
-	if err != nil {
-		t.Errorf("mutant %s: %v\n%s", name, err, out)
-	}
+	text, err := c.CombinedOutput()
 
-	return false, string(out)
+	return string(text), err
 }
