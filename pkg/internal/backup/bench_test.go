@@ -7,14 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/internal/backup"
+	"github.com/carillonhq/carillon/pkg/internal/backup/restore"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -22,14 +25,17 @@ import (
 )
 
 // BenchmarkBackup makes a backup of an etcd with BENCH_TASKS tasks (default: 20,000), each with an entry and an ended run, and reads it.
-// Meanwhile another client writes to the same member. Run it with -benchtime 1x.
+// Meanwhile another client writes to the same member. At the end, it prepares a restore. Run it with -benchtime 1x.
+//
+// BENCH_ENDPOINTS are those of an empty etcd to use instead of an own one, separated by commas. The backup is that of the last endpoint, and
+// the other client uses the first.
 func BenchmarkBackup(b *testing.B) {
 	tasks := 20_000
 	if n, err := strconv.Atoi(os.Getenv("BENCH_TASKS")); err == nil {
 		tasks = n
 	}
 
-	etcd := kvtest.Start(b)
+	etcd, source := benchmarkedEtcd(b)
 	fillForBenchmark(b, etcd, tasks)
 	usual := putsWhile(b, etcd, func() { time.Sleep(5 * time.Second) })
 
@@ -46,7 +52,7 @@ func BenchmarkBackup(b *testing.B) {
 		var s *backup.Stored
 		during := putsWhile(b, etcd, func() {
 			timed("pack", func() {
-				r, err := etcd.Snapshot(b.Context())
+				r, err := source.Snapshot(b.Context())
 				ok(b, err)
 
 				defer r.Close()
@@ -79,11 +85,43 @@ func BenchmarkBackup(b *testing.B) {
 			}
 		})
 
+		o := &restore.Options{Work: filepath.Join(dir, "work"), Node: "n1", Prefix: prefix, Now: time.Now(), Logger: zap.NewNop()}
+		timed("prepare", func() {
+			from, err := restore.Unpack(b.Context(), s, o)
+			ok(b, err)
+			keys, err := record.NewKeys(prefix)
+			ok(b, err)
+			content, err := restore.ReadContent(b.Context(), from.Path, keys)
+			ok(b, err)
+			_, err = restore.Prepare(b.Context(), from, content, o)
+			ok(b, err)
+		})
+
 		b.ReportMetric(float64(p.Manifest.Size>>20), "MiB")
 		b.ReportMetric(float64(p.Manifest.PackedSize>>20), "MiB-packed")
 		b.ReportMetric(p99(usual), "ms-p99-usual")
 		b.ReportMetric(p99(during), "ms-p99-pack")
 	}
+}
+
+// benchmarkedEtcd returns a client of the etcd that is backed up, and one of the member from which the backup is made.
+func benchmarkedEtcd(b *testing.B) (etcd, source *kv.Client) {
+	b.Helper()
+	all := strings.Split(os.Getenv("BENCH_ENDPOINTS"), ",")
+	if all[0] == "" {
+		etcd = kvtest.Start(b)
+		return etcd, etcd
+	}
+
+	dial := func(endpoint string) *kv.Client {
+		c, err := kv.Dial(b.Context(), kv.Config{Endpoints: []string{endpoint}})
+		ok(b, err)
+		b.Cleanup(func() { ok(b, c.Close()) })
+
+		return c
+	}
+
+	return dial(all[0]), dial(all[len(all)-1])
 }
 
 // fillForBenchmark puts a cluster with tasks in 100 namespaces.
