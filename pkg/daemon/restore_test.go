@@ -230,9 +230,11 @@ func TestRestore_TwoClustersThatSeeEachOther(t *testing.T) {
 
 	restored := c.restoredEtcd()
 	c.start("n3", "--etcd-endpoints", restored)
+	ready := time.Now()
 	for _, name := range []string{"n1", "n2"} {
 		c.ineligible("n1", name, task.IneligibleRestored)
 	}
+	t.Logf("the old cluster has given up %s after the restored one was ready", time.Since(ready).Round(time.Millisecond))
 
 	eventually(t, func() error {
 		s, err := c.client("n3").Cluster.Status(t.Context())
