@@ -115,9 +115,10 @@ mutants: ## Check that the simulation detects a broken Carillon
 	go run ./pkg/internal/test/mutant/overlay build/_mutants
 	go test -overlay build/_mutants/overlay.json -count=1 -timeout $(TEST_TIMEOUT) -run '^Test(Mutants|Story)_' $(TEST_FLAGS) ./pkg/internal/test/sim ./pkg/internal/authority ./pkg/scheduler ./pkg/internal/backup/restore
 
-.PHONY: rules-test
-rules-test: ## Evaluate the alert rules in deploy/prometheus with Prometheus' own engine
+.PHONY: deploy-test
+deploy-test: ## Test the alert rules with Prometheus' own engine, and the chart with Helm's library
 	cd deploy/prometheus && go test $(TEST_FLAGS) ./...
+	cd deploy/helm && go test $(TEST_FLAGS) ./...
 
 .PHONY: sim
 sim: ## Simulate 100 clusters in virtual time; SEED=4711 SEEDS=1 DURATION=1m

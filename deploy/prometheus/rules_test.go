@@ -1,5 +1,5 @@
 // Package prometheus evaluates the alert rules with Prometheus' own engine. It is a module of its own, so that Carillon does not depend on
-// Prometheus: make rules-test.
+// Prometheus: make deploy-test.
 package prometheus
 
 import (
