@@ -50,7 +50,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			"environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3, AWS_REGION, AWS_CA_BUNDLE) or from\n" +
 			"~/.aws/credentials, as for other tools.\n\n" +
 			"If no node runs, use --data-dir on a host whose agent has stopped, or --etcd. --data-dir starts a copy of the data\n" +
-			"directory, and does not change it. Of several members, use the backup with the highest revision.",
+			"directory, and does not change it. Of several members, use the backup that carillon backup list shows last.",
 		Example: "  carillon backup create /backups\n  carillon backup create - | age -r KEY > backup.age\n" +
 			"  carillon backup create /backups --data-dir /var/lib/carillon\n  carillon backup create /backups --etcd http://127.0.0.1:2379 --etcd-user root --etcd-password-file FILE",
 		Args: factory.Args(1, 1, "the directory, file or bucket for the backup"),
@@ -230,7 +230,12 @@ func (c *creator) store(ctx context.Context, target string, m *backup.Manifest, 
 
 // describe describes a backup in a line.
 func describe(m *backup.Manifest) string {
-	return fmt.Sprintf("%s, epoch %d, revision %d, %s", output.Plural(m.Tasks(), "task"), m.Epoch, m.Revision, output.Bytes(m.PackedSize))
+	term := ""
+	if m.RaftTerm > 0 {
+		term = fmt.Sprintf("raft term %d, ", m.RaftTerm)
+	}
+
+	return fmt.Sprintf("%s, epoch %d, %srevision %d, %s", output.Plural(m.Tasks(), "task"), m.Epoch, term, m.Revision, output.Bytes(m.PackedSize))
 }
 
 // notIncluded says what no backup contains.

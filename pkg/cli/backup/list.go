@@ -28,8 +28,9 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(&cobra.Command{
 		Use:   "list DIRECTORY | s3://BUCKET/PREFIX",
 		Short: "List the backups in a directory or bucket, in the order of history",
-		Long: "List the backups in a directory or bucket in the order of the cluster's history: by epoch and revision, not by the times of files.\n" +
-			"The last one is usually the one to restore. Files that are not complete backups come first.\n\n" +
+		Long: "List the backups in a directory or bucket in the order of the cluster's history: by epoch and revision, not by the times of files, and\n" +
+			"those of several stopped members by raft term and revision. The last one is usually the one to restore. Files that are not\n" +
+			"complete backups come first.\n\n" +
 			"The command reads only manifests and sizes. carillon backup verify reads everything.",
 		Example: "  carillon backup list /backups\n  carillon backup list /backups -o json | jq -r '.[] | select(.state == \"complete\") | .name' | tail -1",
 		Args:    factory.Args(1, 1, "the directory or bucket"),

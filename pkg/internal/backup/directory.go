@@ -29,7 +29,8 @@ type Listed struct {
 	ModTime  time.Time // of that file
 }
 
-// List lists the backups in a directory in the order of history, the latest last: by epoch and revision, not by the times of files.
+// List lists the backups in a directory in the order of history, the latest last: by epoch and revision, not by the times of files. Those
+// of several stopped members, which follow each other, are in the order of raft.
 // Those whose place in the history is unknown come first, in the order of their names.
 func List(dir string) ([]Listed, error) {
 	entries, err := os.ReadDir(dir)
@@ -53,7 +54,7 @@ func List(dir string) ([]Listed, error) {
 
 // sortListed returns backups in the order of List.
 func sortListed(list map[string]Listed) []Listed {
-	return slices.SortedFunc(maps.Values(list), func(a, b Listed) int {
+	sorted := slices.SortedFunc(maps.Values(list), func(a, b Listed) int {
 		switch {
 		case a.Manifest != nil && b.Manifest != nil:
 			return CompareHistory(a.Manifest, b.Manifest)
@@ -64,6 +65,15 @@ func sortListed(list map[string]Listed) []Listed {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
+
+	// No other backup can be made after the loss of the majority, so those of the members that are left follow each other.
+	for from, to := 0, 0; from < len(sorted); from = to {
+		for to = from + 1; to < len(sorted) && areMembers(sorted[from].Manifest, sorted[to].Manifest); to++ {
+		}
+		slices.SortFunc(sorted[from:to], func(a, b Listed) int { return compareMembers(a.Manifest, b.Manifest) })
+	}
+
+	return sorted
 }
 
 // newListed returns the backup to which a file belongs, or false if the file is not one of a backup.

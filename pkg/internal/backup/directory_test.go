@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,38 @@ func TestList_IsInTheOrderOfHistory(t *testing.T) {
 	}
 	if want := "20261128T130000.000Z 20261128T120000.000Z 20261128T110000.000Z"; strings.Join(got, " ") != want {
 		t.Errorf("%v instead of %s", got, want)
+	}
+}
+
+// A member that was cut off while it led has entries that nobody acknowledged, under a high revision. The others have acknowledged entries
+// since, in a later term.
+func TestList_OrdersStoppedMembersAsRaftDoes(t *testing.T) {
+	etcd := kvtest.Start(t)
+	fill(t, etcd, 2)
+	raw := snapshot(t, etcd)
+	dir := t.TempDir()
+	for hour, c := range []struct{ epoch, term, revision int64 }{
+		{2, 0, 80},  // made by a node
+		{2, 5, 100}, // a member that was cut off
+		{2, 6, 95},
+		{2, 6, 90},
+		{1, 7, 500}, // before a restore
+		{3, 0, 10},  // after another one
+	} {
+		p := pack(t, raw, noon.Add(time.Duration(hour)*time.Hour))
+		p.Manifest.Epoch, p.Manifest.RaftTerm, p.Manifest.Revision = int(c.epoch), c.term, c.revision
+		stored(t, dir, p)
+	}
+
+	list, err := backup.List(dir)
+	ok(t, err)
+
+	var got []int64
+	for _, l := range list {
+		got = append(got, l.Manifest.Revision)
+	}
+	if want := []int64{500, 80, 100, 90, 95, 10}; !slices.Equal(got, want) {
+		t.Errorf("revisions %v instead of %v", got, want)
 	}
 }
 

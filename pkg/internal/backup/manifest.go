@@ -52,6 +52,7 @@ type Manifest struct {
 	ClusterVersion string `json:"cluster_version,omitempty"` // the cluster version of etcd
 	Prefix         string `json:"prefix"`                    // of Carillon's keys in etcd
 	Revision       int64  `json:"revision"`                  // etcd's revision
+	RaftTerm       int64  `json:"raft_term,omitempty"`       // of a stopped member: that of the last entry of its log
 
 	Size         int64  `json:"size"`          // of the snapshot, in bytes
 	SHA256       string `json:"sha256"`        // of the snapshot; identifies the backup, however it is compressed
@@ -173,6 +174,17 @@ func isSHA256(s string) bool {
 
 // Tasks returns the number of tasks.
 func (m *Manifest) Tasks() int64 { return m.Counts["tasks"] }
+
+// compareMembers orders backups of stopped members of one cluster as raft does: an entry with a later term was acknowledged, if any was.
+// A member that was cut off from the others may have entries that nobody acknowledged, with an earlier term and a higher revision.
+func compareMembers(a, b *Manifest) int {
+	return cmp.Or(cmp.Compare(a.RaftTerm, b.RaftTerm), CompareHistory(a, b))
+}
+
+// areMembers reports whether two manifests are of stopped members of a cluster in the same epoch.
+func areMembers(a, b *Manifest) bool {
+	return a != nil && b != nil && a.RaftTerm > 0 && b.RaftTerm > 0 && a.Cluster == b.Cluster && a.Epoch == b.Epoch
+}
 
 // CompareHistory orders manifests by the history of the cluster: the later history is greater, even if its file is older. Backups of
 // different clusters are ordered by their clusters.

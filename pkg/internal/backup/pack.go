@@ -27,6 +27,7 @@ type Origin struct {
 	Source   string    // SourceAPI or another constant
 	Prefix   string    // of Carillon's keys
 	Carillon string    // the version of this program
+	RaftTerm int64     // see Manifest
 	AtLeast  int64     // a revision that the snapshot must contain; 0: any
 }
 
@@ -134,6 +135,7 @@ func (t *tailHasher) verify() bool { return bytes.Equal(t.tail, t.hash.Sum(nil))
 
 // describe adds what the database in a file says.
 func (m *Manifest) describe(ctx context.Context, path string, o Origin) error {
+	m.RaftTerm = o.RaftTerm
 	m.ID, m.Time, m.Source, m.Prefix, m.Carillon = FormatID(o.Time), task.At(o.Time), o.Source, o.Prefix, o.Carillon
 
 	keys, err := record.NewKeys(o.Prefix)

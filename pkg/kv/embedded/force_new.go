@@ -15,7 +15,7 @@ import (
 // commitLog marks every entry of the log in the data directory as committed. With Config.ForceNewCluster, etcd drops entries that are not
 // marked. But etcd writes the mark of an entry only with a later entry, so after a crash the last one that was acknowledged has none.
 // Of a member that led before it crashed, the log may also contain entries that no other member has, so nobody was told whether they
-// were made. They count as made.
+// were made. They count as made. It also notes the raft term of the last entry.
 func (s *Server) commitLog() error {
 	err := s.markCommitted()
 
@@ -29,6 +29,11 @@ func (s *Server) commitLog() error {
 
 	return nil
 }
+
+// LastTerm returns the raft term of the last entry of the log with which a server with Config.ForceNewCluster has started. Of several
+// members of a cluster, raft lets the one with the highest term lead, and of those the one with the longest log: no other has entries
+// that it lacks and that were acknowledged.
+func (s *Server) LastTerm() int64 { return int64(s.lastTerm) }
 
 func (s *Server) walDir() string { return filepath.Join(s.cfg.Dir, "member", "wal") }
 
@@ -48,6 +53,7 @@ func (s *Server) markCommitted() (err error) {
 
 	var from walpb.Snapshot
 	if snapshot != nil {
+		s.lastTerm = snapshot.Metadata.GetTerm()
 		from.Index, from.Term = new(snapshot.Metadata.GetIndex()), new(snapshot.Metadata.GetTerm())
 	}
 
@@ -63,7 +69,9 @@ func (s *Server) markCommitted() (err error) {
 		return err
 	}
 
-	state.Commit = new(max(state.GetCommit(), entries[len(entries)-1].GetIndex()))
+	last := entries[len(entries)-1]
+	s.lastTerm = last.GetTerm()
+	state.Commit = new(max(state.GetCommit(), last.GetIndex()))
 
 	return w.Save(state, nil)
 }

@@ -110,6 +110,8 @@ type Server struct {
 	peers   *peerServer    // nil without Config.Peers
 	etcdLog sampled        // the logger of etcd
 
+	lastTerm uint64 // see LastTerm
+
 	compacting    sync.WaitGroup     // the goroutine of runCompaction
 	endCompacting context.CancelFunc // nil before that goroutine starts
 

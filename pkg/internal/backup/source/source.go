@@ -53,14 +53,14 @@ func FromEtcd(ctx context.Context, e Etcd, o Options) (*backup.Packed, error) {
 		return nil, err
 	}
 
-	p, err := o.pack(ctx, c, e.Endpoint, backup.SourceEtcd)
+	p, err := o.pack(ctx, c, e.Endpoint, backup.SourceEtcd, 0)
 
 	return p, errors.Join(err, c.Close())
 }
 
-// pack makes a backup of the member to which a client is connected.
-func (o Options) pack(ctx context.Context, c *kv.Client, endpoint, source string) (_ *backup.Packed, err error) {
-	origin := backup.Origin{Time: o.Now(), Source: source, Prefix: o.Prefix, Carillon: o.Carillon}
+// pack makes a backup of the member to which a client is connected. term is the RaftTerm of its manifest.
+func (o Options) pack(ctx context.Context, c *kv.Client, endpoint, source string, term int64) (_ *backup.Packed, err error) {
+	origin := backup.Origin{Time: o.Now(), Source: source, Prefix: o.Prefix, Carillon: o.Carillon, RaftTerm: term}
 
 	snapshot, err := etcdadmin.OpenSnapshot(ctx, c, endpoint)
 	if err != nil {
@@ -115,13 +115,15 @@ func FromDataDir(ctx context.Context, dir string, o Options) (_ *backup.Packed, 
 	start, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	// Without a quota, so that no alarm is raised, and without a compaction.
-	server, err := embedded.Start(start, embedded.Config{Dir: copied, ForceNewCluster: true, QuotaBytes: -1, CompactionInterval: 24 * time.Hour})
+	// Without a quota, so that no alarm is raised, and without a compaction. The only member needs no long election.
+	server, err := embedded.Start(start, embedded.Config{
+		Dir: copied, ForceNewCluster: true, QuotaBytes: -1, CompactionInterval: 24 * time.Hour, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start a copy of %s: %w", etcd, err)
 	}
 
-	p, err := o.pack(ctx, server.Client(), "", backup.SourceDataDir)
+	p, err := o.pack(ctx, server.Client(), "", backup.SourceDataDir, server.LastTerm())
 
 	return p, errors.Join(err, server.Close())
 }
