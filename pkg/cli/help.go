@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,36 +13,68 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// usageTemplate is cobra's template, with examples before everything else, and global flags only in the help of
-// the root command.
-const usageTemplate = `{{if .HasExample}}Examples:
-{{.Example}}
+// usageFunc returns a function that prints the usage of a command: like that of cobra, with examples before everything else. It is no
+// template, because a program that contains text/template contains all exported methods of all types.
+func usageFunc(withGlobalFlags bool) func(*cobra.Command) error {
+	return func(c *cobra.Command) error {
+		var b strings.Builder
+		if c.HasExample() {
+			fmt.Fprintf(&b, "Examples:\n%s\n\n", c.Example)
+		}
 
-{{end}}Usage:{{if and .Runnable (not .HasAvailableSubCommands)}}
-  {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}{{if index .Annotations "carillon/alone"}}
-  {{.UseLine}}{{end}}
-  {{.CommandPath}} COMMAND{{end}}{{if .HasAvailableSubCommands}}{{$cmds := .Commands}}{{if eq (len .Groups) 0}}
+		b.WriteString("Usage:")
+		parent := c.HasAvailableSubCommands()
+		if c.Runnable() && !parent || parent && c.Annotations["carillon/alone"] != "" {
+			b.WriteString("\n  " + c.UseLine())
+		}
+		if parent {
+			b.WriteString("\n  " + c.CommandPath() + " COMMAND")
+			writeSubcommands(&b, c)
+		}
 
-Commands:{{range $cmds}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
-  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{else}}{{range $group := .Groups}}
+		if c.HasAvailableLocalFlags() {
+			b.WriteString("\n\nFlags:\n" + strings.TrimRight(c.LocalFlags().FlagUsages(), "\n"))
+		}
+		if withGlobalFlags && c.HasAvailableInheritedFlags() {
+			b.WriteString("\n\nGlobal flags:\n" + strings.TrimRight(c.InheritedFlags().FlagUsages(), "\n"))
+		}
 
-{{.Title}}{{range $cmds}}{{if (and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help")))}}
-  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+		if c.HasHelpSubCommands() {
+			fmt.Fprintf(&b, "\n\nTopics (\"%s help TOPIC\"):", c.CommandPath())
+			writeCommands(&b, c, (*cobra.Command).IsAdditionalHelpTopicCommand)
+		}
+		if parent {
+			fmt.Fprintf(&b, "\n\n\"%s COMMAND --help\" shows the help of a command.", c.CommandPath())
+		}
 
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}` + globalFlags + `{{if .HasHelpSubCommands}}
+		_, err := fmt.Fprintln(c.OutOrStderr(), b.String())
 
-Topics ("{{.CommandPath}} help TOPIC"):{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableSubCommands}}
+		return err
+	}
+}
 
-"{{.CommandPath}} COMMAND --help" shows the help of a command.{{end}}
-`
+// writeSubcommands writes the available subcommands by group.
+func writeSubcommands(b *strings.Builder, c *cobra.Command) {
+	isListed := func(sub *cobra.Command) bool { return sub.IsAvailableCommand() || sub.Name() == "help" }
+	if len(c.Groups()) == 0 {
+		b.WriteString("\n\nCommands:")
+		writeCommands(b, c, isListed)
+	}
 
-// globalFlags is the part of the template with the global flags.
-const globalFlags = `{{if .HasAvailableInheritedFlags}}
+	for _, group := range c.Groups() {
+		b.WriteString("\n\n" + group.Title)
+		writeCommands(b, c, func(sub *cobra.Command) bool { return sub.GroupID == group.ID && isListed(sub) })
+	}
+}
 
-Global flags:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
+// writeCommands writes a line for each subcommand for which wanted returns true.
+func writeCommands(b *strings.Builder, c *cobra.Command, wanted func(*cobra.Command) bool) {
+	for _, sub := range c.Commands() {
+		if wanted(sub) {
+			fmt.Fprintf(b, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
+		}
+	}
+}
 
 // helpCommand is like cobra's, but returns an error for an unknown command or topic.
 func helpCommand(root *cobra.Command) *cobra.Command {

@@ -145,7 +145,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 			c.GroupID = groupDaemon
 		}
 
-		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // global flags apply only to clients
+		c.SetUsageFunc(usageFunc(false)) // global flags apply only to clients
 		root.AddCommand(c)
 	}
 
@@ -158,7 +158,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
-	root.SetUsageTemplate(usageTemplate)
+	root.SetUsageFunc(usageFunc(true))
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd() // before refuseUnknown, so that it rejects unknown words like the others
 	plainText(f, root)
