@@ -39,7 +39,7 @@ help: ## List the targets
 .PHONY: build
 build: ## Build build/carillon
 	@mkdir -p build
-	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o build/carillon ./cmd/carillon
+	go build -ldflags "-X $(MODULE)/pkg/internal/version.version=$(VERSION)" -o build/carillon ./cmd/carillon
 
 .PHONY: run
 run: build ## Run one node with the tasks in examples/ and show them, until Ctrl-C
@@ -48,7 +48,7 @@ run: build ## Run one node with the tasks in examples/ and show them, until Ctrl
 .PHONY: build/carillon-bench
 build/carillon-bench: ## Build the program that measures Carillon as a whole
 	@mkdir -p build
-	go build -ldflags "-X $(MODULE)/pkg/daemon.version=$(VERSION)" -o $@ ./cmd/carillon-bench
+	go build -ldflags "-X $(MODULE)/pkg/internal/version.version=$(VERSION)" -o $@ ./cmd/carillon-bench
 
 # go.mod sets the versions of etcd and etcdctl.
 build/etcd: go.mod ## Build etcd, for the local cluster
@@ -93,6 +93,10 @@ test: ## Run the quick tests with the race detector; print failures last
 	@bash scripts/test.sh
 
 ##@ Longer tests
+
+.PHONY: cross
+cross: ## Check the command line for macOS and Windows: vet, build, size
+	@bash scripts/cross.sh
 
 .PHONY: test-cluster
 test-cluster: ## Run the long tests: real daemons, benchmarks, a short chaos

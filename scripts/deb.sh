@@ -53,7 +53,7 @@ umask 022
 mkdir -p "$tree/DEBIAN" "$tree/usr/bin" "$tree/etc/carillon" "$tree/usr/lib/systemd/system" "$doc/examples" "$tree/usr/share/lintian/overrides" \
 	"$tree/usr/share/bash-completion/completions" "$tree/usr/share/zsh/vendor-completions" "$tree/usr/share/fish/vendor_completions.d"
 
-go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/carillonhq/carillon/pkg/daemon.version=$(git describe --tags --always --dirty)" \
+go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/carillonhq/carillon/pkg/internal/version.version=$(git describe --tags --always --dirty)" \
 	-o "$tree/usr/bin/carillon" ./cmd/carillon
 
 # A program for another architecture cannot print its manual here, so build one for this host.

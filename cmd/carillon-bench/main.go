@@ -7,14 +7,14 @@ import (
 	"os"
 
 	"github.com/carillonhq/carillon/pkg/bench"
-	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/cli"
 )
 
 func main() { os.Exit(runCommand()) }
 
 // runCommand ends its command at the first signal. A later one has its default effect.
 func runCommand() int {
-	ctx, stop := daemon.Signals(context.Background())
+	ctx, stop := cli.Signals(context.Background())
 	defer stop()
 
 	return bench.Main(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)

@@ -1,5 +1,5 @@
-// Command carillon contains all of Carillon: the daemon of a node and the command-line client. See "carillon
-// --help".
+// Command carillon contains all of Carillon: the daemon of a node and the command-line client. On systems other than Linux, it is
+// only the client. See "carillon --help".
 package main
 
 import (
@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/carillonhq/carillon/pkg/cli"
-	"github.com/carillonhq/carillon/pkg/daemon"
 )
 
 func main() { os.Exit(runCommand()) }
@@ -15,9 +14,11 @@ func main() { os.Exit(runCommand()) }
 // runCommand ends its command at the first signal. After that, the default action of signals is restored, so
 // that a second signal always ends the process.
 func runCommand() int {
-	ctx, stop := daemon.Signals(context.Background())
+	ctx, stop := cli.Signals(context.Background())
 	defer stop()
 
-	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version(), RestoreHost: daemon.RestoreHost}
-	return cli.Main(ctx, os.Args[1:], sys, daemon.Commands()...)
+	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	commands := nodeCommands(&sys)
+
+	return cli.Main(ctx, os.Args[1:], sys, commands...)
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -69,7 +69,7 @@ func (c *cluster) registerHolder(ctx context.Context, state string) (holder task
 
 	// It announces no clock, so that others do not compare theirs with one that stands still.
 	holder = task.Node{
-		Name: holderName, Instance: task.NewUID(), State: state, Version: daemon.Version(), Labels: map[string]string{"node": holderName},
+		Name: holderName, Instance: task.NewUID(), State: state, Version: version.Get(), Labels: map[string]string{"node": holderName},
 		Roles: []string{task.RoleExecutor}, Slots: 1, Weight: 1, StartedAt: task.At(time.Now()),
 	}
 

@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -32,7 +33,7 @@ import (
 // Main runs one command line of the program carillon-bench, without the program's name, and returns its exit code:
 // those of carillon, such as 2 for a wrong command line and 8 for a result that is not verified.
 func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	f := factory.New(factory.IO{In: in, Out: out, Err: errs, Version: daemon.Version()})
+	f := factory.New(factory.IO{In: in, Out: out, Err: errs})
 	f.Words = args
 
 	root := newRootCommand()
@@ -348,7 +349,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 		}
 	}()
 
-	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: daemon.Version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
+	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version.Get(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
 	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version

@@ -152,7 +152,8 @@ const contextsTopic = `A context is a named cluster: its server and your credent
 
 carillon token create prints a new token; carillon whoami shows what yours may do.
 
-Contexts are stored in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml:
+Contexts are stored in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml.
+On macOS it is ~/Library/Application Support/carillon, and on Windows %AppData%\carillon:
 
   current: prod
   contexts:

@@ -3,10 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"os"
+	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +17,6 @@ import (
 	alertcmd "github.com/carillonhq/carillon/pkg/cli/alert"
 	"github.com/carillonhq/carillon/pkg/cli/apply"
 	auditcmd "github.com/carillonhq/carillon/pkg/cli/audit"
-	backupcmd "github.com/carillonhq/carillon/pkg/cli/backup"
 	certcmd "github.com/carillonhq/carillon/pkg/cli/cert"
 	clustercmd "github.com/carillonhq/carillon/pkg/cli/cluster"
 	"github.com/carillonhq/carillon/pkg/cli/complete"
@@ -34,7 +36,6 @@ import (
 	runcmd "github.com/carillonhq/carillon/pkg/cli/run"
 	schedulecmd "github.com/carillonhq/carillon/pkg/cli/schedule"
 	secretcmd "github.com/carillonhq/carillon/pkg/cli/secret"
-	"github.com/carillonhq/carillon/pkg/cli/sendmail"
 	shardcmd "github.com/carillonhq/carillon/pkg/cli/shard"
 	taskcmd "github.com/carillonhq/carillon/pkg/cli/task"
 	tokencmd "github.com/carillonhq/carillon/pkg/cli/token"
@@ -91,6 +92,18 @@ func follows(cmd *cobra.Command) bool {
 	})
 }
 
+// oneSignal is the time within which several signals count as one. A process may receive a signal twice: from the
+// service manager, and from a parent that forwards it.
+const oneSignal = time.Second
+
+// Signals returns a context that ends at the first SIGINT or SIGTERM. A signal that arrives more than a
+// second later has its default effect and ends the process, so a drain that hangs cannot prevent that.
+func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, func() { time.AfterFunc(oneSignal, stop) })
+	return ctx, stop
+}
+
 // The groups of commands in the help.
 const (
 	groupEveryday = "everyday"
@@ -137,7 +150,7 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
-	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), alertcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), backupcmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
+	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), alertcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f),
 		namespacecmd.Command(f), accesscmd.Command(f), rolecmd.Command(f), tokencmd.Command(f))
 
 	for _, c := range daemonCommands {
@@ -152,9 +165,10 @@ func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.
 	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
 	version := versionCommand(f) // also works without a configuration, because it helps to find out why a server does not answer
-	cert, schema, send := certcmd.Command(f), schemaCommand(f), sendmail.Command(f)
-	factory.WithoutConfig(cert, schema, send, version)
-	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), mcp.Command(f), schema, send, version)
+	cert, schema := certcmd.Command(f), schemaCommand(f)
+	factory.WithoutConfig(cert, schema, version)
+	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), login.Command(f), login.LogoutCommand(f), accesscmd.WhoAmICommand(f), cert, configcmd.Command(f), mcp.Command(f), schema, version)
+	addHostCommands(f, root)
 	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
@@ -241,7 +255,7 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon version\n  carillon version -o json",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionInfo{Version: programVersion(f), Go: runtime.Version()}
+			v := versionInfo{Version: f.Version, Go: runtime.Version()}
 			c, err := f.ConnectFor(min(f.LookupTimeout, f.Timeout))
 			var server client.Version
 			if err == nil {
@@ -265,18 +279,6 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 			})
 		},
 	}
-}
-
-// programVersion returns the version of this program.
-func programVersion(f *factory.Factory) string {
-	if f.Version != "" {
-		return f.Version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-
-	return "(devel)"
 }
 
 // schemaCommand returns "carillon schema".

@@ -9,8 +9,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// onHost are the commands that run a node or need its files. They exist only on Linux.
+var onHost = []string{"carillon agent", "carillon backup", "carillon cluster join-token", "carillon dev", "carillon secret key", "carillon send-mail"}
+
 // unknownCommand returns the error for an unknown subcommand, with the one that was probably meant.
 func unknownCommand(cmd *cobra.Command, word string) error {
+	if path := cmd.CommandPath() + " " + word; slices.Contains(onHost, path) {
+		return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: path + " runs only on Linux"}}
+	}
+
 	hint := "see " + cmd.CommandPath() + " --help"
 	if meant := meantCommand(cmd, word); meant != "" {
 		hint = "did you mean: " + meant

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -89,6 +90,23 @@ func TestUnknownFlag_SuggestsWhatWasMeant(t *testing.T) {
 		var e *failure.Error
 		if err := cmd.FlagErrorFunc()(cmd, errors.New("unknown flag: --"+flag)); !errors.As(err, &e) || !strings.HasPrefix(e.Hint, want) {
 			t.Errorf("%s: %v, want the hint %q", line, e.Hint, want)
+		}
+	}
+}
+
+// The client for other systems says which of its commands exist only on Linux.
+func TestOnHost_CommandsExistOnLinux(t *testing.T) {
+	root := Tree(&cobra.Command{Use: "agent"}, &cobra.Command{Use: "dev"})
+	for _, path := range onHost {
+		words := strings.Fields(path)[1:]
+		cmd, rest, err := root.Find(words)
+		if exists := err == nil && len(rest) == 0 && cmd.CommandPath() == path; exists != (runtime.GOOS == "linux" || words[0] == "agent" || words[0] == "dev") {
+			t.Errorf("%s: exists: %v", path, exists)
+		}
+
+		parent, _, _ := root.Find(words[:len(words)-1])
+		if err := unknownCommand(parent, words[len(words)-1]); err.Error() != path+" runs only on Linux" {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

@@ -7,11 +7,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -175,7 +173,7 @@ func printWelcome(n *Node, own bool, out io.Writer) error {
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
 		"  carillon task list\n  carillon logs tick\n\nInspect the cluster:\n"+
 		"  etcdctl --endpoints %[4]s get --prefix %[5]s/\n\nData: %[6]s · token: %[7]s · stop with Ctrl-C\n\n",
-		Version(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path, uiPath)
+		version.Get(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path, uiPath)
 
 	return err
 }
@@ -421,31 +419,4 @@ func (e Environment) Start(ctx context.Context, cfg Config, log *zap.Logger) (*N
 // Commands is the function Commands, in this environment.
 func (e Environment) Commands() []*cobra.Command {
 	return []*cobra.Command{e.devCommand(), e.agentCommand(), guardianCommand()}
-}
-
-// oneSignal is the time within which several signals count as one. A process may receive a signal twice: from the
-// service manager, and from a parent that forwards it.
-const oneSignal = time.Second
-
-// Signals returns a context that ends at the first SIGINT or SIGTERM. A signal that arrives more than a
-// second later has its default effect and ends the process, so a drain that hangs cannot prevent that.
-func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, func() { time.AfterFunc(oneSignal, stop) })
-	return ctx, stop
-}
-
-// version is set when a release is built: -ldflags "-X …/pkg/daemon.version=v1.2.3".
-var version = ""
-
-// Version is Carillon's version: that of the release, or of the module, or dev.
-func Version() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-
-	return "dev"
 }

@@ -49,6 +49,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/scheduler"
@@ -368,7 +369,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 	return api.New(api.Config{
 		Logins: logins, LoginRedirect: n.loginRedirect, Address: n.listeners.announcedAddress,
 		Store: n.store, Access: n.access, ForwardedOnly: !cfg.servesAPI(), LateAudit: n.late.Keep, RefusedLogin: n.recordRefusedLogin,
-		Cluster: n.cluster, History: n.currentHistory, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
+		Cluster: n.cluster, History: n.currentHistory, Node: cfg.Name, Instance: n.instance, Version: version.Get(), Ref: n.taskRef, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.hostFiles.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.IneligibleRestored) },
@@ -413,7 +414,7 @@ func (n *Node) newPresence() *presence {
 		hostFiles: n.hostFiles, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		mail: n.cfg.mailPolicy(),
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host, BootID: n.env.BootID, BootedAt: task.At(n.env.Now().Add(-n.env.bootTime())),
+			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: version.Get(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host, BootID: n.env.BootID, BootedAt: task.At(n.env.Now().Add(-n.env.bootTime())),
 			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the other half is for running attempts
 		},

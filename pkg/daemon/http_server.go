@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
@@ -367,7 +368,7 @@ func (l *apiListeners) registerMetrics(r prometheus.Registerer) {
 // logListening logs the addresses at which the API listens.
 func (l *apiListeners) logListening() {
 	l.log.Info("listening", zap.String("node", l.cfg.Name), zap.String("address", l.announcedAddress()), zap.String("socket", l.cfg.Socket),
-		zap.String("version", Version()), zap.NamedError("missing", l.listenError()))
+		zap.String("version", version.Get()), zap.NamedError("missing", l.listenError()))
 }
 
 // Limits on connections to the API. A connection uses about 33 KB of memory, so

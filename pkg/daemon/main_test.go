@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 )
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("CARILLON_DEFAULT_USER", strconv.Itoa(os.Getuid()))
 		os.Exit(runTests(m))
 	}
-	ctx, stop := daemon.Signals(context.Background())
+	ctx, stop := cli.Signals(context.Background())
 	defer stop()
 	if err := program().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/oidclogin"
 	"github.com/carillonhq/carillon/pkg/internal/ui"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -26,7 +27,7 @@ func (n *Node) withPages(api http.Handler) (http.Handler, error) {
 	}
 
 	pages, err := ui.New(ui.Config{
-		API: api, Access: n.access, Key: n.store.LoginKey, Cluster: n.cluster.ID, Node: n.cfg.Name, Version: Version(), Origin: n.cfg.UIOrigin, Now: n.env.Now,
+		API: api, Access: n.access, Key: n.store.LoginKey, Cluster: n.cluster.ID, Node: n.cfg.Name, Version: version.Get(), Origin: n.cfg.UIOrigin, Now: n.env.Now,
 		Ends: n.http.closing, Logger: n.log,
 	})
 	if err != nil {

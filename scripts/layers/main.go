@@ -28,7 +28,7 @@ const module = "github.com/carillonhq/carillon/"
 var layers = []layer{
 	{"scripts", "scripts/*", ""},
 	{"main", "cmd/carillon", "cli daemon"},
-	{"bench-main", "cmd/carillon-bench", "bench daemon"},
+	{"bench-main", "cmd/carillon-bench", "bench cli"},
 	{"bench", "pkg/bench", anything},
 
 	// The judge of histories and its oracle must not depend on what they judge. The oracle uses schedule only for

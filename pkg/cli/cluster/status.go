@@ -21,10 +21,11 @@ import (
 // Command returns "carillon cluster".
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Show and change the state of the cluster"}
-	cmd.AddCommand(factory.LimitFormats(statusCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), recoverCommand(f), membersCommand(f), memberCommand(f), factory.LimitFormats(joinTokenCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
+	cmd.AddCommand(factory.LimitFormats(statusCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), recoverCommand(f), membersCommand(f), memberCommand(f),
 		factory.LimitFormats(setCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(freezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(unfreezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(upgradeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(downgradeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML))
+	cmd.AddCommand(hostCommands(f)...)
 
 	return cmd
 }

@@ -455,7 +455,7 @@ func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)
 
 // cacheFile returns the path of the cache for a kind of words, or "" if it cannot be cached.
 func cacheFile(f *factory.Factory, kind string) string {
-	dir := f.UserDirFile("XDG_CACHE_HOME", ".cache", "complete")
+	dir := f.UserDirFile(settings.CacheDir, "complete")
 	s, err := f.Settings()
 	if dir == "" || err != nil {
 		return ""

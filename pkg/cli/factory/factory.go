@@ -7,6 +7,7 @@
 package factory
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/internal/backup/restore"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
+	"github.com/carillonhq/carillon/pkg/internal/version"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -30,7 +31,7 @@ type IO struct {
 	Out, Err io.Writer
 	// Env returns the value of an environment variable; nil means os.Getenv.
 	Env func(string) string
-	// Version is the version of this program; "" means the version that the build recorded.
+	// Version is the version of this program; "" means that of the build.
 	Version string
 	// CompleteTimeout limits how long shell completion waits for the server; 0 means 300 ms, which a user does
 	// not notice as a delay.
@@ -39,7 +40,7 @@ type IO struct {
 	// long as a user edits one command line.
 	CompleteFor time.Duration
 	// RestoreHost returns what the settings of the agent of this host say, from its file. Only the program that contains an agent sets it.
-	RestoreHost func(file string) (restore.Host, error)
+	RestoreHost RestoreHost
 }
 
 // Factory holds the state of one invocation of the program. It is not safe for concurrent use, except where a
@@ -53,7 +54,7 @@ type Factory struct {
 	Version         string
 	CompleteTimeout time.Duration
 	CompleteFor     time.Duration
-	RestoreHost     func(file string) (restore.Host, error) // may be nil
+	RestoreHost     RestoreHost // may be nil
 
 	Words    []string // the words of the command line
 	Parsed   bool     // the words and flags were parsed successfully
@@ -90,7 +91,7 @@ func New(sys IO) *Factory {
 
 		allowHints: &allowHints{},
 
-		In: sys.In, Env: sys.Env, Version: sys.Version,
+		In: sys.In, Env: sys.Env, Version: cmp.Or(sys.Version, version.Get()),
 		CompleteTimeout: sys.CompleteTimeout, CompleteFor: sys.CompleteFor, RestoreHost: sys.RestoreHost,
 	}
 }

@@ -134,7 +134,7 @@ func hasDesktop(f *factory.Factory) bool {
 	if os.Geteuid() == 0 {
 		return false
 	}
-	return runtime.GOOS == "darwin" || f.Env("DISPLAY") != "" || f.Env("WAYLAND_DISPLAY") != ""
+	return runtime.GOOS == "darwin" || runtime.GOOS == "windows" || f.Env("DISPLAY") != "" || f.Env("WAYLAND_DISPLAY") != ""
 }
 
 // openBrowser opens a URL in the browser of the desktop. Other users of the host can read the arguments of every program, so
@@ -154,12 +154,15 @@ func openBrowser(f *factory.Factory, url string) error {
 		return err
 	}
 
-	opener := "xdg-open"
-	if runtime.GOOS == "darwin" {
-		opener = "open"
+	opener := []string{"xdg-open"}
+	switch runtime.GOOS {
+	case "darwin":
+		opener = []string{"open"}
+	case "windows":
+		opener = []string{"rundll32", "url.dll,FileProtocolHandler"}
 	}
 
-	return exec.Command(opener, path).Start() // it may run as long as the browser does
+	return exec.Command(opener[0], append(opener[1:], path)...).Start() // it may run as long as the browser does
 }
 
 // writeNewFile writes a file that only this user can read, in the place of an earlier one.

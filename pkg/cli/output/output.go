@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"time"
@@ -317,7 +316,7 @@ func (p *Printer) WithPager(print func(out io.Writer) error) error {
 		return print(p.Out)
 	}
 
-	cmd := exec.Command("/bin/sh", "-c", program)
+	cmd := UserCommand(program)
 	cmd.Stdout, cmd.Stderr, cmd.Env = p.Out, p.Err, os.Environ()
 	if p.Env("LESS") == "" {
 		cmd.Env = append(cmd.Env, "LESS=FRX") // as git does: allow colors, and quit if the text fits on one screen

@@ -1,9 +1,8 @@
-//go:build !unix
+//go:build !windows
 
 package output
 
-// TerminalWidth always reports that there is no terminal on this system. Output is plain, and nothing is asked.
-func TerminalWidth(any) (width int, is bool) { return 0, false }
+import "os"
 
-// TerminalHeight always returns 0 on this system.
-func TerminalHeight(any) int { return 0 }
+// enableEscapes does nothing: terminals interpret escape sequences, unless TERM is dumb.
+func enableEscapes(*os.File) {}

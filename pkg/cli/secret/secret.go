@@ -34,7 +34,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
-	factory.AddGroup(cmd, "change", setCommand(f), deleteCommand(f), rotateCommand(f), keyCommand(f))
+	factory.AddGroup(cmd, "change", setCommand(f), deleteCommand(f), rotateCommand(f))
+	factory.AddGroup(cmd, "change", hostCommands(f)...)
 
 	return cmd
 }

@@ -15,6 +15,9 @@ func canOpenSocket(path string) bool {
 	return err == nil && info.Mode().Type() == os.ModeSocket && unix.Access(path, unix.W_OK) == nil
 }
 
+// isOpenToOthers reports whether a file with these permissions can be opened by other users.
+func isOpenToOthers(mode os.FileMode) bool { return mode.Perm()&0o077 != 0 }
+
 // ownerOf returns the uid of a file's owner.
 func ownerOf(path string) (uid int, ok bool) {
 	info, err := os.Stat(path)

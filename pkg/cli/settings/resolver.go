@@ -164,7 +164,7 @@ func readToken(file string) (token, warning string, err error) {
 		return "", "", failed(failure.FileReason(err))
 	}
 
-	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && isOpenToOthers(info.Mode()) {
 		warning = fmt.Sprintf("warning: other users can read %s; run chmod 600 on it", file)
 	}
 

@@ -121,3 +121,26 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		t.Errorf("without one: %q, %v", got, err)
 	}
 }
+
+// The files of a user are where other programs of the system have theirs.
+func TestUsualDir_IsThatOfTheSystem(t *testing.T) {
+	for _, c := range []struct{ goos, config, cache string }{
+		{"linux", "HOME .config", "HOME .cache"},
+		{"darwin", "HOME Library/Application Support", "HOME Library/Caches"},
+		{"windows", "AppData ", "LocalAppData "},
+	} {
+		for dir, want := range map[string]string{ConfigDir: c.config, CacheDir: c.cache} {
+			if variable, below := usualDir(c.goos, dir); variable+" "+below != want {
+				t.Errorf("%s of %s: %s %s, want %s", dir, c.goos, variable, below, want)
+			}
+		}
+	}
+
+	// On this system, they are where package os has them.
+	r := Resolver{Env: os.Getenv}
+	for dir, where := range map[string]func() (string, error){ConfigDir: os.UserConfigDir, CacheDir: os.UserCacheDir} {
+		if want, err := where(); err != nil || r.UserDirFile(dir, "x") != filepath.Join(want, "carillon", "x") {
+			t.Errorf("%s: %s, want it in %s (%v)", dir, r.UserDirFile(dir, "x"), want, err)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -191,22 +192,47 @@ func (r *Resolver) Path() string {
 // userFile returns the path of a file in the user's configuration directory, or "" if there is no home
 // directory.
 func (r *Resolver) userFile(name string) string {
-	return r.UserDirFile("XDG_CONFIG_HOME", ".config", name)
+	return r.UserDirFile(ConfigDir, name)
 }
 
-// UserDirFile returns the path of a file in the program's part of a user directory, or "" if there is no home
-// directory. variable is the environment variable that overrides the usual directory.
-func (r *Resolver) UserDirFile(variable, usual, name string) string {
-	dir := r.Env(variable)
-	if home := r.Env("HOME"); dir == "" && home != "" {
-		dir = filepath.Join(home, usual)
+// ConfigDir and CacheDir are user directories. Each is the environment variable that overrides the usual directory of the system.
+const (
+	ConfigDir = "XDG_CONFIG_HOME"
+	CacheDir  = "XDG_CACHE_HOME"
+)
+
+// UserDirFile returns the path of a file in the program's part of a user directory, or "" if there is no such directory.
+func (r *Resolver) UserDirFile(dir, name string) string {
+	path := r.Env(dir)
+	if variable, below := usualDir(runtime.GOOS, dir); path == "" && r.Env(variable) != "" {
+		path = filepath.Join(r.Env(variable), below)
 	}
 
-	if dir == "" {
+	if path == "" {
 		return ""
 	}
 
-	return filepath.Join(dir, "carillon", name)
+	return filepath.Join(path, "carillon", name)
+}
+
+// usualDir returns where a system has a user directory: below the directory that an environment variable names. It is as in
+// os.UserConfigDir and os.UserCacheDir, which do not take another environment.
+func usualDir(goos, dir string) (variable, below string) {
+	config := dir == ConfigDir
+	switch {
+	case goos == "windows" && config:
+		return "AppData", ""
+	case goos == "windows":
+		return "LocalAppData", ""
+	case goos == "darwin" && config:
+		return "HOME", "Library/Application Support"
+	case goos == "darwin":
+		return "HOME", "Library/Caches"
+	case config:
+		return "HOME", ".config"
+	}
+
+	return "HOME", ".cache"
 }
 
 // maxConfig is the maximum size of a configuration in bytes.
@@ -223,7 +249,7 @@ func ReadFile(path string) (f File, there bool, err error) {
 	}
 
 	secret := slices.ContainsFunc(slices.Collect(maps.Values(f.Contexts)), func(c Context) bool { return c.Token != "" })
-	if secret && mode&0o077 != 0 {
+	if secret && isOpenToOthers(mode) {
 		return f, true, (&failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "config_file", Message: path + ": contains a token, but other users can read it"}}).
 			WithHint("chmod 600 %s", path)
 	}
@@ -270,8 +296,9 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 
 // resolvePath converts a path in the configuration to a path that can be opened.
 func (s *Settings) resolvePath(r *Resolver, file string) string {
-	if rest, ok := strings.CutPrefix(file, "~/"); ok && r.Env("HOME") != "" {
-		return filepath.Join(r.Env("HOME"), rest)
+	home := cmp.Or(r.Env("HOME"), r.Env("USERPROFILE")) // of Windows
+	if rest, ok := strings.CutPrefix(file, "~/"); ok && home != "" {
+		return filepath.Join(home, rest)
 	}
 	if file == "" || filepath.IsAbs(file) || s.Path == "" {
 		return file

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -289,7 +288,7 @@ func (e *editSession) openEditor(ctx context.Context, text []byte) ([]byte, erro
 	}
 
 	// Not ended with ctx, because text that is not saved in the editor would be lost.
-	cmd := exec.Command("/bin/sh", "-c", e.editor+` "$@"`, "editor", e.file)
+	cmd := output.UserCommand(e.editor, e.file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
 	if !e.ForPeople() {
 		cmd.Stdout = e.Err // the output is data

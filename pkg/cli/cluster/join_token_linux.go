@@ -30,6 +30,11 @@ type joinToken struct {
 	Expires task.Time `json:"expires_at"`
 }
 
+// hostCommands returns the commands that need the files of a node.
+func hostCommands(f *factory.Factory) []*cobra.Command {
+	return []*cobra.Command{factory.LimitFormats(joinTokenCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML)}
+}
+
 // joinTokenCommand returns "carillon cluster join-token".
 func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	var peer, dataDir string

@@ -20,6 +20,9 @@ type keyInfo struct {
 	Encrypts bool   `json:"encrypts"`
 }
 
+// hostCommands returns the commands that need the files of a node.
+func hostCommands(f *factory.Factory) []*cobra.Command { return []*cobra.Command{keyCommand(f)} }
+
 // keyCommand returns "carillon secret key".
 func keyCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
