@@ -39,7 +39,7 @@ type TaskReading struct {
 const EvaluateAtOnce = 20
 
 // ReadToEvaluate reads the records of some tasks from which alerts are evaluated, at most EvaluateAtOnce. readsDead is set if the dead runs
-// of any task may be such that are no failures; otherwise, only those of workflows may.
+// of any task may be such that are no failures; otherwise, only those of tasks may that are or were workflows.
 func (s Alerts) ReadToEvaluate(ctx context.Context, refs []record.Ref, readsDead bool) (AlertReading, error) {
 	const each = 6 // operations
 	ops := make([]clientv3.Op, 0, each*len(refs)+1)
@@ -92,9 +92,15 @@ func (s Alerts) dropNoFailures(ctx context.Context, r *AlertReading, readsAll bo
 	var ops []clientv3.Op
 	for i := range r.Tasks {
 		t := &r.Tasks[i]
-		if t.Entry == nil || t.Entry.Action.Workflow == nil && !readsAll {
+		if t.Entry == nil {
 			continue
 		}
+
+		// A task that was edited may have been a workflow before.
+		if mayBeWorkflow := t.Entry.Action.Workflow != nil || t.Entry.Generation > 1; !mayBeWorkflow && !readsAll {
+			continue
+		}
+
 		for _, ev := range t.Dead {
 			ops = append(ops, clientv3.OpGet(ev.Key, clientv3.WithRev(r.Revision)))
 		}

@@ -347,11 +347,20 @@ func TestReadToEvaluate_LeavesOutCancelledRunsOfWorkflows(t *testing.T) {
 	cancelled.State, cancelled.EndedAt = task.Cancelled, task.At(noon)
 	w.put(w.keys.DeadRun(ref, cancelled.ID), string(record.EncodeWaiting(task.Waiting{Run: cancelled})))
 
-	read, err := w.ReadToEvaluate(t.Context(), []record.Ref{ref}, false)
-	ok(t, err)
-	if dead := read.Tasks[0].Dead; len(dead) != 1 || dead[0].Run != failed.Run {
-		t.Errorf("dead are %+v", dead)
+	check := func() {
+		t.Helper()
+		read, err := w.ReadToEvaluate(t.Context(), []record.Ref{ref}, false)
+		ok(t, err)
+		if dead := read.Tasks[0].Dead; len(dead) != 1 || dead[0].Run != failed.Run {
+			t.Errorf("dead are %+v", dead)
+		}
 	}
+	check()
+
+	// The task is no workflow any more.
+	st.Entry.Action, st.Entry.Generation = task.Action{Noop: &task.Noop{}}, 2
+	w.put(w.keys.Entry(ref), record.Encode(st.Entry))
+	check()
 
 	w.put(w.keys.Alert(ref, task.AlertFailures), record.EncodeAlert(task.Alert{UID: spec(ref).UID, OpenedAt: task.At(noon)}))
 	list := w.deadRuns(ref)

@@ -545,7 +545,7 @@ func (w *Writer) Wanted(tasks *state.Tasks, isRestored bool) (list []background.
 
 		_, isUnexplained := w.unexplained[t]
 		if isUnexplained || !w.Index.Row(t.Row).Flags.Has(readmodel.History) {
-			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID(), IsWatched: alertsOf(t) != nil, ReadsDead: t.IsWorkflow() || isRestored})
+			list = append(list, background.WantedPast{Task: t.FullName(), UID: t.UID(), IsWatched: alertsOf(t) != nil, ReadsDead: t.MayHaveBeenWorkflow() || isRestored})
 		}
 	}
 

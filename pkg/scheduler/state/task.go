@@ -101,6 +101,10 @@ func (t *Task) SetHTTP(on bool) { t.marks.set(httpMark, on) }
 // IsWorkflow reports whether the task's action is a workflow. The entry does not contain its steps.
 func (t *Task) IsWorkflow() bool { return t.marks&workflowMark != 0 }
 
+// MayHaveBeenWorkflow reports whether runs of the task may be those of a workflow: it is one, or it was edited. Their dead runs may be
+// such that were cancelled, which are no failures.
+func (t *Task) MayHaveBeenWorkflow() bool { return t.IsWorkflow() || t.Generation > 1 }
+
 // SetWorkflow sets or clears what IsWorkflow returns.
 func (t *Task) SetWorkflow(on bool) { t.marks.set(workflowMark, on) }
 
