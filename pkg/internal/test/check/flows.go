@@ -133,7 +133,7 @@ func (j *flowJudge) checkRevision(d *delta) {
 			j.checkPart(d, ch, r)
 		case ch.queued != nil && ch.queued.Fan != nil && ch.queued.Fan.Flow != nil && !ch.queued.UnderWay():
 			j.checkQueued(d, ch)
-		case ch.ended != nil && r.fan == nil && j.runs[ch.runRef] != nil:
+		case ch.ended != nil && r.endedRev == j.cluster.revision && r.fan == nil && j.runs[ch.runRef] != nil:
 			j.checkUnbegun(d, ch)
 		case r.fan != nil && r.fan.Flow != nil && r.changed == j.cluster.revision && r.was == nil:
 			j.checkBegin(d, ch, r)

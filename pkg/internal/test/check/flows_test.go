@@ -1,6 +1,7 @@
 package check
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"testing"
@@ -753,6 +754,14 @@ func TestCheck_RetriesKeepWhatSucceeded(t *testing.T) {
 			f.unbegun(true)
 			f.retries(keep, keepItems(2, 1))
 			begun(f).opens("load", 1)
+		}},
+		{"does not begin, is retried, and its record is written again", "", func(f *flowing) {
+			dead(f).retries(keep, keepItems(2, 1))
+			ended := f.keys.Ended(f.etl.ref, f.run.ID)
+			f.unbegun(true)
+			record := json.RawMessage(f.kv[ended].Value)
+			f.retries(keep, keepItems(2, 1))
+			f.txn(op{ended, record})
 		}},
 		{"does not begin, and its retry repeats more", "G65", func(f *flowing) {
 			dead(f).retries(keep, keepItems(2, 1))
