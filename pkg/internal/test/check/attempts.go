@@ -249,7 +249,9 @@ func (j *attemptJudge) checkLateResults(ch *runChange, r *runHistory) {
 			}
 		}
 
-		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decidedRev > 0 {
+		// After a restore, a node that stayed up reports how an attempt has ended that only the lost history had.
+		isLost := j.cluster.gap.HasRecord(l.Token)
+		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decidedRev > 0 && !isLost {
 			j.breachTask("G10", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, which no inbox had", ch.id, l.Token)
 		}
 

@@ -62,7 +62,8 @@ func (j *restoreJudge) checkTTL(t *taskHistory, deleted task.Time) {
 	}
 
 	for id, r := range t.runs {
-		if r.incarnation == t.entry.incarnation && r.ended && !r.trimmed && r.reason == task.ReasonRestored {
+		// Parts are on record as long as their run.
+		if r.incarnation == t.entry.incarnation && r.ended && !r.isPart() && !r.trimmed && r.reason == task.ReasonRestored {
 			j.breachTask("G68", t.ref, r.tick, "", "the task is deleted by its ttl, %s after the restore, although run %s may have run in the lost history",
 				deleted.Sub(gap.Restored.At.Time), id)
 		}
