@@ -74,6 +74,10 @@ docs: build ## Write the references of the command line, the HTTP API and the re
 	@go run ./scripts/records -page build/docs/records.md
 	@bash scripts/guarantees.sh
 
+.PHONY: site
+site: docs ## Write the manual and these references as a site with a search to build/site
+	@VERSION=$(VERSION) go run ./scripts/site build/site build/docs/cli.md build/docs/api.md build/docs/records.md
+
 .PHONY: deb
 deb: ## Build a Debian package in build/; GOARCH=arm64
 	@bash scripts/deb.sh

@@ -26,7 +26,7 @@ const module = "github.com/carillonhq/carillon/"
 // import those in everywhere, and others of its own layer, except for a pattern x/*, whose packages are independent of
 // each other. Tests may import everything.
 var layers = []layer{
-	{"scripts", "scripts/*", ""},
+	{"scripts", "scripts/*", "docs pkg/docsite"},
 	{"main", "cmd/carillon", "cli daemon"},
 	{"bench-main", "cmd/carillon-bench", "bench cli"},
 	{"bench", "pkg/bench", anything},
@@ -47,7 +47,7 @@ var layers = []layer{
 	{"host", "pkg/daemon/...", "api authority knowledge store record kv executor/proctree pkg/cgroup pkg/filetrust"},
 
 	// ui shows what the API answers, through client. It asks authority only for the session and rights of a request.
-	{"ui", "pkg/internal/ui/...", "client knowledge authority"},
+	{"ui", "pkg/internal/ui/...", "client knowledge authority docs pkg/docsite"},
 
 	// Resources are independent of each other. The API reads and writes through store, and uses no other part of a node.
 	{"api", "pkg/internal/api", "resources handlers client knowledge authority oidclogin store record"},
@@ -79,6 +79,7 @@ var layers = []layer{
 	{"client", "pkg/client", ""},
 	{"spawn", "pkg/spawn/...", ""},
 	{"basics", "pkg/*", ""},
+	{"docs", "docs", ""},
 }
 
 // layer is a set of packages. packages are patterns, imports are names of layers or packages, each separated by spaces.
@@ -124,6 +125,7 @@ var modules = []struct {
 	{"golang.org/x/oauth2", "pkg/internal/oidclogin", true, "only oidclogin talks to identity providers"},
 	{"code.dny.dev/ssrf", "pkg/policy", true, "only policy judges addresses"},
 	{"github.com/modelcontextprotocol/go-sdk", "pkg/cli/mcp", false, "only cli/mcp speaks the Model Context Protocol"},
+	{"github.com/yuin/goldmark", "pkg/docsite", true, "only docsite reads Markdown"},
 	{"github.com/robfig/cron", "pkg/internal/schedule pkg/internal/importer", true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
