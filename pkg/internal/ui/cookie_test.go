@@ -246,6 +246,11 @@ func TestServer_WaitsForTheKey(t *testing.T) {
 		t.Errorf("a stream without the key: %s", a.body)
 	}
 
+	// The manual needs no session.
+	if page := w.as("").page("/docs/operations.html"); !strings.Contains(page, "etcd") {
+		t.Errorf("the manual without the key: %s", page)
+	}
+
 	fail, reads = false, 0
 	b := w.as("user:ann")
 	for range 3 {

@@ -1,4 +1,4 @@
-// Package ui serves the web pages of a node, below /ui. A page shows what the API answers, as HTML, and its forms do what
+// Package ui serves the web pages of a node, below /ui, and the manual at /docs. A page shows what the API answers, as HTML, and its forms do what
 // the API can do.
 //
 // The package has no access of its own to anything: each page calls the node's API in the same process through package

@@ -16,8 +16,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/docs"
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/docsite"
 	"github.com/carillonhq/carillon/pkg/internal/authority"
 )
 
@@ -53,6 +55,9 @@ type Access interface {
 // home is the path of the start page, and the prefix of all others.
 const home = "/ui"
 
+// manual is the path of the manual, and the prefix of its pages.
+const manual = "/docs"
+
 // Server serves the pages of a node, and passes all other requests to its API.
 type Server struct {
 	Config
@@ -64,6 +69,7 @@ type Server struct {
 	guarded   http.Handler   // mux, behind the check of the origin
 	hub       *hub
 	cookies   *cookieSealer
+	manual    *docsite.Handler
 	counts    sharedCache[counts]
 }
 
@@ -94,7 +100,7 @@ func newServer(cfg Config, list []Screen, t *templates) (*Server, error) {
 	}
 
 	s := &Server{Config: cfg, log: cfg.Logger.Named("ui"), list: list, templates: t, mux: http.NewServeMux(), lookup: http.NewServeMux()}
-	s.hub, s.cookies = newHub(s), newCookieSealer(cfg.Key)
+	s.hub, s.cookies, s.manual = newHub(s), newCookieSealer(cfg.Key), docsite.NewHandler(manual, docs.Files, cfg.Version)
 
 	origins := http.NewCrossOriginProtection()
 	if cfg.Origin != "" {
@@ -145,13 +151,21 @@ func (s *Server) routes() {
 	}
 }
 
-// ServeHTTP serves pages, and passes all other requests to the API.
+// ServeHTTP serves pages and the manual, and passes all other requests to the API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.isSecureOrigin(r) {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
 	}
 
 	p := r.URL.Path
+
+	// The manual needs no login. It contains nothing of this cluster, and helps most while etcd does not answer.
+	if s.manual.Serves(p) {
+		setSecurityHeaders(w.Header())
+		s.manual.ServeHTTP(w, r)
+		return
+	}
+
 	page := p == home || strings.HasPrefix(p, home+"/") || p == "/" && acceptsHTML(r)
 	if !page || path.Clean(p) != p {
 		s.API.ServeHTTP(w, r)

@@ -65,4 +65,6 @@ var Pages = []Page{
 	{Screen: "health", Name: "health", Path: "/ui/health"},
 	{Name: "no-page", Path: "/ui/no-such-page"},
 	{Name: "login", Path: "/ui/login", Public: true},
+	{Name: "docs", Path: "/docs/", Public: true},
+	{Name: "docs-page", Path: "/docs/how-to/alerts.html", Public: true},
 }
