@@ -4,6 +4,7 @@ package prometheus
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -225,5 +226,37 @@ func TestRules_FireAsExpected(t *testing.T) {
 		if !fired[name] {
 			t.Errorf("no test expects %s to fire", name)
 		}
+	}
+}
+
+// The expressions of the dashboard are valid once Grafana has replaced their variables. A test of the daemon compares their metrics with
+// those of a node.
+func TestDashboard_ExpressionsAreValid(t *testing.T) {
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	b, err := os.ReadFile("../grafana/carillon.json")
+	if err == nil {
+		err = json.Unmarshal(b, &dashboard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	p, n := parser.NewParser(parser.Options{}), 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "5m", "$__interval", "1m", "$namespace", ".*").Replace(target.Expr)
+			if _, err := p.ParseExpr(expr); err != nil || strings.Contains(expr, "$") {
+				t.Errorf("%s: %s: %v", panel.Title, target.Expr, err)
+			}
+			n++
+		}
+	}
+	if n == 0 {
+		t.Error("the dashboard has no expressions")
 	}
 }
