@@ -29,6 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
+	podsecurityapi "k8s.io/pod-security-admission/api"
+	podsecurity "k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/yaml"
 )
 
@@ -270,10 +272,18 @@ func checkPod(t *testing.T, file string, o objects) {
 		}
 	}
 
-	pod, sc := o.pod.Spec.SecurityContext, c.SecurityContext
-	if !*pod.RunAsNonRoot || *pod.RunAsUser == 0 || !*sc.ReadOnlyRootFilesystem || *sc.AllowPrivilegeEscalation || !slices.Contains(sc.Capabilities.Drop, "ALL") ||
-		*o.pod.Spec.AutomountServiceAccountToken || *o.pod.Spec.EnableServiceLinks {
-		t.Errorf("%s: the pod is not confined: %v %v", file, pod, sc)
+	if !*c.SecurityContext.ReadOnlyRootFilesystem || *o.pod.Spec.AutomountServiceAccountToken || *o.pod.Spec.EnableServiceLinks {
+		t.Errorf("%s: the pod is not confined: %v", file, c.SecurityContext)
+	}
+	standards, err := podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := podsecurityapi.LevelVersion{Level: podsecurityapi.LevelRestricted, Version: podsecurityapi.LatestVersion()}
+	for _, r := range standards.EvaluatePod(restricted, &o.pod.ObjectMeta, &o.pod.Spec) {
+		if !r.Allowed {
+			t.Errorf("%s: not within the Pod Security Standard restricted: %s: %s", file, r.ForbiddenReason, r.ForbiddenDetail)
+		}
 	}
 }
 
