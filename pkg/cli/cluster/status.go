@@ -122,7 +122,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Epoch", "%d", s.Epoch)
 	}
 	if s.Restored != nil {
-		d.Field("Restored", "%s", restoredText(f, s.Restored))
+		d.Field("Restored", "%s, %s", f.PastTime(s.Restored.At, output.ReaderZone), wording.RestoredText(s.Restored))
 	}
 
 	if s.ChangedBy != nil {
@@ -158,26 +158,6 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Section("To free space", b.String())
 	}
-}
-
-// restoredText describes the last restore of the cluster. The ends of the gap are in UTC, so that they can be compared with logs.
-func restoredText(f *factory.Factory, r *task.Restored) string {
-	at := func(t task.Time) string { return t.UTC().Format(time.RFC3339) }
-	text := f.PastTime(r.At, output.ReaderZone)
-
-	switch {
-	case r.BackupRevision == 0:
-		text += ", by hand"
-	case r.HasGap():
-		text += fmt.Sprintf(", from a backup of %s; gap until %s", at(r.BackupTime), at(r.Until))
-	default:
-		text += fmt.Sprintf(", from a backup of %s, without a gap", at(r.BackupTime))
-	}
-	if r.By != nil {
-		text += fmt.Sprintf(", by %s", r.By)
-	}
-
-	return text
 }
 
 // severityColors are the colors of problems.

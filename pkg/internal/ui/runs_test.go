@@ -64,6 +64,16 @@ func TestRuns_ShowWhatTheViewerMay(t *testing.T) {
 	want(t, bob.get("/ui/runs?since=soon").body, "<code>since</code>: &#34;soon&#34;", `aria-invalid="true"`)
 }
 
+// What a restore has lost has a list, to which the page of the cluster leads. Other pages do not mention it.
+func TestRuns_OfARestore(t *testing.T) {
+	w := newWorld(t)
+	ann := w.as("user:ann")
+	want(t, ann.page("/ui/runs?show=restored"), "lost in a restore", "carillon run list -A --reason restored")
+	if page := ann.page("/ui/runs"); strings.Contains(page, "lost in a restore") {
+		t.Errorf("the list of all runs:\n%s", page)
+	}
+}
+
 // A dead-letter run is retried on its page, which leads to the new run.
 func TestRun_IsRetried(t *testing.T) {
 	w := newWorld(t)

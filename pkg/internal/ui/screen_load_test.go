@@ -212,6 +212,20 @@ func TestHealth_ShowsWarningsAndEtcd(t *testing.T) {
 	page := w.as("user:ann").page("/ui/health")
 	want(t, page, "Needs attention", "1 of 1 ready", "0 of 8 owned", "carillon cluster status")
 
+	// A restore is on the page for as long as its cluster lives, with a link to what it has lost.
+	if strings.Contains(page, "Restored") {
+		t.Error("the cluster was never restored")
+	}
+	present, err := w.Store.Present(t.Context())
+	must(t, err)
+	r := task.Restored{
+		Epoch: 2, FromEpoch: 1, ID: "r1", At: task.At(w.Clock.Now()), Revision: present.Revision, BackupRevision: 7,
+		BackupTime: task.At(w.Clock.Now().Add(-3 * time.Hour)), Until: task.At(w.Clock.Now().Add(-time.Hour)), By: task.NewActor("unix:root"),
+	}
+	must(t, w.Store.ChangeCluster(t.Context(), present.Record(), present.Cluster.WithRestore(r)))
+	gap := fmt.Sprintf("from a backup of %s; gap until %s, by unix:root", r.BackupTime.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339))
+	want(t, w.as("user:ann").page("/ui/health"), "Restored", gap, `href="/ui/runs?show=restored"`)
+
 	row := memberRowOf(client.EtcdMember{Endpoint: "e", DBSize: 101 << 20, DBQuota: 100 << 20, Leader: true, Alarms: []string{"NOSPACE"}, Index: 9, Applied: 7})
 	if row.Role != "leader" || row.Look != string(task.Failed) || row.Size != "101.0 MiB of 100.0 MiB (101%)" || row.Trail != 2 {
 		t.Errorf("%+v", row)

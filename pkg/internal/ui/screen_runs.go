@@ -36,6 +36,7 @@ type runKind struct {
 	Label  string
 	states []task.State
 	dead   bool
+	reason string // only runs and ticks with this reason. The kind is listed only while it is chosen
 }
 
 var runKinds = []runKind{
@@ -46,6 +47,7 @@ var runKinds = []runKind{
 	{Name: "succeeded", Label: "succeeded", states: []task.State{task.Succeeded}},
 	{Name: "cancelled", Label: "cancelled", states: []task.State{task.Cancelled}},
 	{Name: "skipped", Label: "skipped and missed", states: []task.State{task.Skipped, task.Missed}},
+	{Name: "restored", Label: "lost in a restore", reason: task.ReasonRestored},
 }
 
 // runsPage is what the screen shows.
@@ -137,7 +139,7 @@ func runOptions(r *Request) (client.RunListOptions, error) {
 	if i < 0 {
 		return o, task.Invalid(task.CodeBadValue, "show", "%s is not a kind of runs", task.Quote(show))
 	}
-	o.States, o.Dead = runKinds[i].states, runKinds[i].dead
+	o.States, o.Dead, o.Reason = runKinds[i].states, runKinds[i].dead, runKinds[i].reason
 
 	var err error
 	o.Since, err = parseSince(r, strings.TrimSpace(q.Get("since")))
@@ -159,8 +161,13 @@ func parseSince(r *Request, text string) (time.Time, error) {
 func loadRuns(ctx context.Context, r *Request) (any, error) {
 	q := r.Query
 	p := &runsPage{
-		Filters: runKinds, Show: q.Get("show"), Namespace: q.Get("ns"), Task: q.Get("task"), Node: q.Get("node"), Since: q.Get("since"),
+		Show: q.Get("show"), Namespace: q.Get("ns"), Task: q.Get("task"), Node: q.Get("node"), Since: q.Get("since"),
 		Spaces: r.Namespaces(), First: q.Get(pageParam) == "",
+	}
+	for _, kind := range runKinds {
+		if kind.reason == "" || kind.Name == p.Show {
+			p.Filters = append(p.Filters, kind)
+		}
 	}
 	switch result := r.Result.(type) {
 	case *runsPreview:
@@ -217,6 +224,9 @@ func runsCommand(v *View) []string {
 			names[i] = string(s)
 		}
 		words = append(words, "--state", strings.Join(names, ","))
+	}
+	if o.Reason != "" {
+		words = append(words, "--reason", o.Reason)
 	}
 	if o.Node != "" {
 		words = append(words, "--node", o.Node)

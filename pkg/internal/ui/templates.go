@@ -95,6 +95,7 @@ func functions(static *staticFiles) template.FuncMap {
 		"problemClass": func(s overview.Severity) string { return problemClasses[s] },
 		"meter":        meter,
 		"actor":        (*task.Actor).Name,
+		"restored":     wording.RestoredText,
 		"list":         func(items ...string) []string { return items },
 	}
 }

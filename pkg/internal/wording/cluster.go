@@ -30,6 +30,25 @@ func ClusterFacts(s client.ClusterStatus) []Field {
 	return facts
 }
 
+// RestoredText describes what the last restore of a cluster has lost. The ends of the gap are in UTC, so that they can be compared with logs.
+func RestoredText(r *task.Restored) string {
+	at := func(t task.Time) string { return t.UTC().Format(time.RFC3339) }
+
+	text := "by hand"
+	switch {
+	case r.BackupRevision == 0:
+	case r.HasGap():
+		text = fmt.Sprintf("from a backup of %s; gap until %s", at(r.BackupTime), at(r.Until))
+	default:
+		text = fmt.Sprintf("from a backup of %s, without a gap", at(r.BackupTime))
+	}
+	if r.By != nil {
+		text += fmt.Sprintf(", by %s", r.By)
+	}
+
+	return text
+}
+
 // FormatText describes the format of records.
 func FormatText(f client.FormatStatus) string {
 	words := strconv.Itoa(f.Format)
