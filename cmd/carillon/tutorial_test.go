@@ -140,6 +140,71 @@ func TestHTTPGuide_EveryCommandWorks(t *testing.T) {
 	runSteps(t, dir, "docs/how-to/http.md", list)
 }
 
+// TestRecipes_EveryCommandWorks writes the files of the page, whose names are their first lines, and runs its commands.
+func TestRecipes_EveryCommandWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole daemon: make test-cluster")
+	}
+
+	t.Parallel() // it waits most of the time
+	dir := t.TempDir()
+
+	page := readPage(t, "../../docs/recipes.md")
+	files := 0
+	for i, part := range strings.Split(page, "```yaml\n# ") {
+		if i == 0 {
+			continue
+		}
+		name, text, _ := strings.Cut(part, "\n")
+		text, _, _ = strings.Cut(text, "```")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(page, "$ carillon apply -f "+name) {
+			t.Errorf("the page does not apply %s", name)
+		}
+		files++
+	}
+
+	list := steps(page)
+	if files < 12 || len(list) < 2*files || list[0].command != "carillon dev" {
+		t.Fatalf("%d files and %d commands, the first is %+v", files, len(list), list[0])
+	}
+
+	runSteps(t, dir, "docs/recipes.md", list[1:])
+}
+
+// TestFortyHosts_FilesAreValid runs the page's script for certificates, and checks both of its settings files with them.
+func TestFortyHosts_FilesAreValid(t *testing.T) {
+	dir := t.TempDir()
+	page := readPage(t, "../../docs/how-to/forty-hosts.md")
+
+	for _, name := range []string{"hosts", "certs.sh", "server.yaml", "executor.yaml"} {
+		_, text, ok := strings.Cut(page, "\n# "+name+"\n")
+		if !ok {
+			t.Fatalf("the page has no %s", name)
+		}
+		text, _, _ = strings.Cut(text, "```")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.ReplaceAll(text, "/etc/carillon/", dir+"/")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	for _, command := range []string{
+		"sh -e certs.sh && test -e certs/db1.pem && test -e peer-certs/c3.pem && ! test -e peer-certs/web1.pem",
+		"cp certs/ca.pem ca.pem && cp certs/carillon.pem etcd.pem && cp certs/carillon-key.pem etcd-key.pem",
+		"cp certs/c1.pem node.pem && cp certs/c1-key.pem node-key.pem && carillon agent --config server.yaml --check-config",
+		"cp certs/web1.pem node.pem && cp certs/web1-key.pem node-key.pem && carillon agent --config executor.yaml --check-config",
+	} {
+		c := exec.CommandContext(t.Context(), "bash", "-c", command)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "HOME="+dir, "GORACE="+raceOptions)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+}
+
 // readPage returns the text of a page.
 func readPage(t *testing.T, path string) string {
 	t.Helper()

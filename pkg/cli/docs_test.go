@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/docs"
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/daemon"
+	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
 // commandInText finds the commands that a page names in its text, between backquotes.
@@ -132,5 +133,34 @@ func TestDocs_CommandsExist(t *testing.T) {
 	}
 	if checked < 400 {
 		t.Errorf("only %d commands were found", checked)
+	}
+}
+
+// TestDocs_RecipesAreTasks checks that each file of the recipes decodes and is valid.
+func TestDocs_RecipesAreTasks(t *testing.T) {
+	page, err := fs.ReadFile(docs.Files, "recipes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	tasks := 0
+	for i, part := range strings.Split(string(page), "```yaml\n") {
+		if i == 0 {
+			continue
+		}
+		text, _, _ := strings.Cut(part, "```")
+		objects, err := manifest.Read("recipes.md", []byte(text), "default")
+		if err != nil {
+			t.Errorf("%v:\n%s", err, text)
+		}
+		for _, o := range objects {
+			if o.Err != nil {
+				t.Errorf("%v:\n%s", o.Err, text)
+			}
+			tasks++
+		}
+	}
+	if tasks < 12 {
+		t.Errorf("only %d tasks", tasks)
 	}
 }

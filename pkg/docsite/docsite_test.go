@@ -164,8 +164,8 @@ func TestManual_AnswersTheFirstQuestions(t *testing.T) {
 	}
 
 	for question, answer := range map[string]string{
-		"install": "how-to/install.md", "first task": "tutorial.md", "be told of failures": "how-to/alerts.md",
-		"backup": "how-to/backup.md", "upgrade": "how-to/install.md#upgrade", "security": "security.md",
+		"install": "how-to/install.md", "first task": "tutorial.md", "40 hosts": "how-to/forty-hosts.md", "be told of failures": "how-to/alerts.md",
+		"backup": "how-to/backup.md", "upgrade": "how-to/upgrade.md", "security": "security.md",
 	} {
 		page, _, _ := strings.Cut(answer, "#")
 		if pages[page] == nil {
@@ -174,6 +174,65 @@ func TestManual_AnswersTheFirstQuestions(t *testing.T) {
 		if !near[answer] {
 			t.Errorf("%s: %s is more than two clicks away from the start page", question, answer)
 		}
+	}
+}
+
+// TestComparison_NamesItsSources checks that each statement about another project in the overview has a link to a source, and that
+// each section about a project has some.
+func TestComparison_NamesItsSources(t *testing.T) {
+	var table *html.Node
+	links := map[string]int{} // by the section about a project
+	section := ""
+	for _, n := range elements(t, manual(t)["comparison.html"]) {
+		switch {
+		case n.Data == "h2":
+			section = attribute(n, "id")
+		case n.Data == "table" && section == "overview":
+			table = n
+		case n.Data == "a" && strings.HasPrefix(attribute(n, "href"), "https://") && !strings.HasPrefix(attribute(n, "href"), Repository):
+			links[section]++
+		}
+	}
+	if table == nil {
+		t.Fatal("there is no overview")
+	}
+
+	projects := map[string]string{
+		"cron": "cron", "systemd timers": "systemd-timers", "CronJob": "kubernetes-cronjob", "Dkron": "dkron", "cronstable": "cronstable", "xyOps": "xyops", "Temporal": "temporal",
+	}
+	rows := 0
+	for row := range table.Descendants() {
+		if row.Data != "tr" {
+			continue
+		}
+
+		var cells []*html.Node
+		for cell := range row.ChildNodes() {
+			if cell.Data == "td" {
+				cells = append(cells, cell)
+			}
+		}
+		if len(cells) == 0 || cells[0].FirstChild.Data == "Carillon" {
+			continue
+		}
+
+		rows++
+		project := cells[0].FirstChild.Data
+		for i, cell := range cells[1:] {
+			hasLink := false
+			for n := range cell.Descendants() {
+				hasLink = hasLink || n.Data == "a" && strings.HasPrefix(attribute(n, "href"), "https://")
+			}
+			if !hasLink {
+				t.Errorf("%s, column %d: the statement has no source", project, i+1)
+			}
+		}
+		if id, ok := projects[project]; !ok || links[id] < 2 {
+			t.Errorf("%s: its section has %d links to sources", project, links[id])
+		}
+	}
+	if rows != len(projects) {
+		t.Errorf("%d projects are compared, want %d", rows, len(projects))
 	}
 }
 
