@@ -80,7 +80,7 @@ site: docs ## Write the manual and these references as a site with a search to b
 
 .PHONY: deb
 deb: ## Build a Debian package in build/; GOARCH=arm64
-	@bash scripts/deb.sh
+	@bash scripts/package.sh deb
 
 .PHONY: clean
 clean: ## Delete build/, including the data of make run

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # api-docs.sh [FILE]: write the page of the HTTP API, by default build/docs/api.md, from the OpenAPI document.
-# Part of make docs and make deb.
+# Part of make docs and of packages.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli-docs.sh [FILE]: write the page of the command line, by default build/docs/cli.md, from the help of the commands.
-# Part of make docs and make deb.
+# Part of make docs and of packages.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -19,14 +19,14 @@ tarball=${DEB_ROOT:-$root/build/debian.tar}
 
 deb=${DEB:-}
 if [[ -z $deb ]]; then
-	deb=$(bash scripts/deb.sh | tail -1)
+	deb=$(bash scripts/package.sh deb | tail -1)
 	if command -v lintian >/dev/null; then
 		say "--- lintian"
 		lintian --allow-root --tag-display-limit 0 --fail-on error,warning "$deb"
 	fi
 	say "--- built again"
 	sha256sum "$deb" >build/deb.sum
-	bash scripts/deb.sh >/dev/null
+	bash scripts/package.sh deb >/dev/null
 	sha256sum --quiet -c build/deb.sum || die "two builds of the same commit differ"
 fi
 [[ -e $tarball ]] || mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,procps \

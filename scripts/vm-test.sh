@@ -114,7 +114,7 @@ boot() {
 
 for name in bookworm $vms; do image "${name%-v1}"; done
 deb=${DEB:-}
-[[ -n $deb ]] || deb=$(bash scripts/deb.sh | tail -1)
+[[ -n $deb ]] || deb=$(bash scripts/package.sh deb | tail -1)
 mkdir "$work/payload"
 dpkg-deb -R "$deb" "$work/deb"
 dpkg-deb --root-owner-group -Znone --build "$work/deb" "$work/payload/carillon.deb" >/dev/null # unpacking xz is slow in the virtual machine

@@ -48,5 +48,5 @@ for script in postinst prerm postrm; do
 	[[ -x $work/tree/DEBIAN/$script ]] || fault "$script cannot be run"
 	sh -n "$work/tree/DEBIAN/$script" || fault "$script is no shell script"
 done
-[[ $(dpkg-deb -f "$deb" Version) =~ ^[0-9][A-Za-z0-9.+~-]*-1$ ]] || [[ -n ${DEB_VERSION:-} ]] || fault "has the version $(dpkg-deb -f "$deb" Version)"
+[[ $(dpkg-deb -f "$deb" Version) =~ ^[0-9][A-Za-z0-9.+~-]*-1$ ]] || fault "has the version $(dpkg-deb -f "$deb" Version)"
 exit "$faults"
