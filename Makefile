@@ -82,6 +82,14 @@ site: docs ## Write the manual and these references as a site with a search to b
 deb: ## Build a Debian package in build/; GOARCH=arm64
 	@bash scripts/package.sh deb
 
+.PHONY: image
+image: ## Build the container image build/carillon-image.tar, for amd64 and arm64, without Docker
+	@bash scripts/image.sh
+
+.PHONY: release
+release: ## Build all files of a release in build/release; VERSION=v1.2.3 SIGNING_KEY=~/.ssh/id_ed25519
+	@VERSION=$(VERSION) bash scripts/release.sh
+
 .PHONY: clean
 clean: ## Delete build/, including the data of make run
 	@bash scripts/clean.sh
@@ -163,6 +171,10 @@ shadow: build ## Compare a real cron with shadow tasks of its crontab (root); MI
 .PHONY: deb-test
 deb-test: ## Install, upgrade, remove and purge the package on a clean Debian (root)
 	@bash scripts/deb-test.sh
+
+.PHONY: release-test
+release-test: ## Build a release twice, compare, and test its packages and its container image (root)
+	@bash scripts/release-test.sh
 
 .PHONY: vm-test
 vm-test: ## Test the package in virtual machines with cgroup v2 and v1 (root)
