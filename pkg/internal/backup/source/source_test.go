@@ -1,22 +1,28 @@
 package source_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/carillonhq/carillon/pkg/internal/backup"
 	"github.com/carillonhq/carillon/pkg/internal/backup/source"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/kv/embedded"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store/etcdadmin"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -124,6 +130,149 @@ func TestFromDataDir_RecordsTheTermOfTheLog(t *testing.T) {
 			t.Errorf("raft term %d after %d", term, last)
 		}
 		last = packed.Manifest.RaftTerm
+	}
+}
+
+// A leader that loses the others keeps what nobody has acknowledged, under a high revision. The others acknowledge more, in a later term. The
+// backup to restore is theirs.
+func TestFromDataDir_OfALeaderThatWasCutOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("elections of three members take seconds")
+	}
+
+	const kept = "/carillon/tasks/default/kept"
+	m := newMembers(t, "a", "b", "c")
+	m.start("a", "b", "c")
+	_, err := m.servers["a"].Client().Put(t.Context(), "/carillon/cluster", record.Encode(task.Cluster{ID: "c1", Shards: 4, Epoch: 1}))
+	ok(t, err)
+
+	leader := m.leader()
+	others := slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return name == leader })
+
+	// Each of the writers has a put under way when the last of the others ends.
+	var writers sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for w := range 32 {
+		writers.Go(func() {
+			for i := 0; ; i++ {
+				if _, err := m.servers[leader].Client().Put(ctx, fmt.Sprintf("/carillon/tasks/w%d/t%d", w, i), "{}"); err != nil {
+					return
+				}
+			}
+		})
+	}
+	m.stop(others...)
+	time.AfterFunc(time.Second, cancel) // the leader answers nobody any more
+	writers.Wait()
+	m.stop(leader)
+
+	m.start(others...)
+	_, err = m.servers[others[0]].Client().Put(t.Context(), kept, "{}")
+	ok(t, err)
+	m.stop(others...)
+
+	dir := t.TempDir()
+	now := time.Now()
+	manifests := map[string]*backup.Manifest{}
+	for _, name := range []string{leader, others[0]} {
+		o := options(t)
+		now = now.Add(-time.Second) // the clock does not matter
+		o.Now = func() time.Time { return now }
+		packed, err := source.FromDataDir(t.Context(), m.dir(name), o)
+		ok(t, err)
+		f, err := os.Open(packed.Path)
+		ok(t, err)
+		_, err = backup.Store(t.Context(), dir, packed.Manifest, f)
+		ok(t, errors.Join(err, f.Close()))
+		manifests[name] = packed.Manifest
+	}
+
+	if cut, led := manifests[leader], manifests[others[0]]; cut.Revision <= led.Revision || cut.RaftTerm >= led.RaftTerm {
+		t.Fatalf("the leader that was cut off has revision %d in term %d, the others have revision %d in term %d", cut.Revision, cut.RaftTerm, led.Revision, led.RaftTerm)
+	}
+
+	list, err := backup.List(dir)
+	ok(t, err)
+	s, err := backup.Open(filepath.Join(dir, list[len(list)-1].Name))
+	ok(t, err)
+	db, err := s.OpenUnpacked(t.Context(), t.TempDir())
+	ok(t, err)
+	found := false
+	ok(t, errors.Join(db.Each(t.Context(), kept, func(*mvccpb.KeyValue) error { found = true; return nil }), db.Close()))
+	if !found {
+		t.Error("the last backup of the list does not have what was acknowledged last")
+	}
+}
+
+// members are embedded members of one cluster.
+type members struct {
+	*testing.T
+	root    string
+	urls    map[string]string
+	servers map[string]*embedded.Server
+}
+
+func newMembers(t *testing.T, names ...string) *members {
+	t.Helper()
+	m := &members{T: t, root: t.TempDir(), urls: map[string]string{}, servers: map[string]*embedded.Server{}}
+	for _, name := range names {
+		// Tests of other packages use higher ports.
+		var l net.Listener
+		var err error
+		for range 100 {
+			if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(2000))); err == nil {
+				break
+			}
+		}
+		ok(t, err)
+		defer l.Close()
+		m.urls[name] = "http://" + l.Addr().String()
+	}
+
+	return m
+}
+
+func (m *members) dir(name string) string { return filepath.Join(m.root, name) }
+
+// start starts members, which must be more than half of all.
+func (m *members) start(names ...string) {
+	m.Helper()
+	var wg sync.WaitGroup
+	errs, servers := make([]error, len(names)), make([]*embedded.Server, len(names))
+	for i, name := range names {
+		wg.Go(func() {
+			servers[i], errs[i] = embedded.Start(m.Context(), embedded.Config{
+				Dir: m.dir(name), Name: name, Tick: 100 * time.Millisecond, Election: time.Second, Peers: &embedded.Peers{Members: m.urls},
+			})
+		})
+	}
+	wg.Wait()
+	ok(m, errors.Join(errs...))
+
+	for i, name := range names {
+		m.servers[name] = servers[i]
+		m.Cleanup(func() { _ = servers[i].Close() })
+	}
+}
+
+func (m *members) stop(names ...string) {
+	m.Helper()
+	for _, name := range names {
+		ok(m, m.servers[name].Close())
+	}
+}
+
+// leader returns the name of the leader.
+func (m *members) leader() string {
+	m.Helper()
+	for {
+		for name, s := range m.servers {
+			status, err := s.Client().Status(m.Context(), s.Endpoint())
+			ok(m, err)
+			if status.Leader == status.Header.MemberId {
+				return name
+			}
+		}
 	}
 }
 
