@@ -172,6 +172,10 @@ shadow: build ## Compare a real cron with shadow tasks of its crontab (root); MI
 deb-test: ## Install, upgrade, remove and purge the package on a clean Debian (root)
 	@bash scripts/deb-test.sh
 
+.PHONY: image-test
+image-test: image ## Run the agent of the image as the first process of a container, without Docker (root)
+	CARILLON_RELEASE=$(CURDIR)/build go -C scripts/release test -count=1 -run '^TestImage_' $(TEST_FLAGS) .
+
 .PHONY: release-test
 release-test: ## Build a release twice, compare, and test its packages and its container image (root)
 	@bash scripts/release-test.sh

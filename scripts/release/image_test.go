@@ -135,7 +135,10 @@ func startContainer(t *testing.T) *container {
 	c.cmd.Env = append(slices.Clone(config.Env), role+"=container", "CARILLON_EMBEDDED=true", "CARILLON_LISTEN="+address, "CARILLON_DRAIN_TIMEOUT=20s")
 	c.cmd.Stdout, c.cmd.Stderr = &c.log, &c.log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
+	switch err := c.cmd.Start(); {
+	case errors.Is(err, syscall.EPERM):
+		t.Skip("this host does not permit namespaces")
+	case err != nil:
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -153,7 +156,7 @@ func startContainer(t *testing.T) *container {
 func unpackImage(t *testing.T) (config v1.Config, root string) {
 	t.Helper()
 	dir := t.TempDir()
-	unpack(t, open(t, "carillon-*-image.tar"), dir)
+	unpack(t, open(t, "carillon-*image.tar"), dir)
 
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {

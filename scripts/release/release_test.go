@@ -25,7 +25,7 @@ func releaseDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("CARILLON_RELEASE")
 	if dir == "" {
-		t.Skip("needs a release: make release-test")
+		t.Skip("needs a release: make release-test, or make image-test")
 	}
 
 	return dir
