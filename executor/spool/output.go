@@ -93,7 +93,9 @@ func (s *Spool) keepFormer(log string) {
 
 // buildOutput returns an output that is not active yet.
 func (s *Spool) buildOutput(path string, wants task.Output) *Output {
-	s.keepFormer(path)
+	if s.cfg.MayRepeat == nil || s.cfg.MayRepeat() {
+		s.keepFormer(path)
+	}
 
 	o := &Output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
 	if wants.Limit > 0 {

@@ -44,6 +44,9 @@ type Config struct {
 
 	Uncompressed bool // outputs are not compressed
 
+	// MayRepeat reports whether a new attempt may have the number of an earlier one, because etcd was restored. nil: it may.
+	MayRepeat func() bool
+
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }

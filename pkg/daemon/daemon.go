@@ -340,8 +340,11 @@ func (n *Node) wireExecutor(ctx context.Context) (err error) {
 	n.executor, err = executor.New(executor.Config{
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Workdirs: workdirs, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
-		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
-		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
+		Spool: spool.Config{
+			Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress,
+			MayRepeat: func() bool { return n.state.Epoch() > store.FirstEpoch },
+		},
+		Fake: n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
 		HTTP:    func(output *spool.Spool) (executor.AttemptRunner, error) { return n.newHTTPActions(ctx, output) },
 		Secrets: n.secretReader(), Policy: n.hostFiles.processPolicy(), DefaultUser: cfg.taskUser(), Mail: cfg.mailPolicy(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,

@@ -151,9 +151,12 @@ func (s Cluster) SetFormat(ctx context.Context, f Formats, format, wanted int) e
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
 }
 
+// FirstEpoch is the epoch of a cluster that was never restored.
+const FirstEpoch = 1
+
 // newCluster returns the record of a new cluster.
 func (s Cluster) newCluster(shards int, now time.Time) task.Cluster {
-	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
+	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: FirstEpoch, Format: s.format.understood, CreatedAt: task.At(now)}
 }
 
 // CurrentLeader returns the name of the leader; "" if there is none.
