@@ -174,6 +174,62 @@ func TestRecipes_EveryCommandWorks(t *testing.T) {
 	runSteps(t, dir, "docs/recipes.md", list[1:])
 }
 
+// TestTroubleshooting_EveryCommandWorks runs the commands that the page names, and those that the page about upgrades runs
+// before an upgrade, on a node that has what they ask about.
+func TestTroubleshooting_EveryCommandWorks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole daemon: make test-cluster")
+	}
+
+	t.Parallel() // it waits most of the time
+	dir := t.TempDir()
+
+	list := []step{
+		{command: "carillon task create hello --schedule @hourly -- /bin/true"}, {command: "carillon task trigger hello --wait"},
+		{command: "carillon task create gone --schedule @hourly -- /bin/true"}, {command: "carillon task delete gone --yes"},
+		{command: "carillon task create cluster-backup --schedule @manual -- /bin/true"}, {command: "carillon task trigger cluster-backup --wait"},
+		{command: "carillon namespace create ops"},
+		{command: "carillon apply -f - <<'END'\n{name: slack, namespace: ops, receiver: {}, accept: {env: [ALERT_TEXT]}, action: {noop: {}}}\nEND"},
+		{command: "carillon access grant editor user:ann -n default"},
+		{command: "carillon cert ca --dir ."}, {command: "mkdir backups"}, {command: "printf 'name: x\nembedded: true\ndata_dir: %s/x\n' $PWD > agent.yaml"},
+	}
+	prepared := len(list)
+
+	_, upgrade, _ := strings.Cut(readPage(t, "../../docs/how-to/upgrade.md"), "make a backup")
+	upgrade, _, _ = strings.Cut(upgrade, "3. Check")
+	for line := range strings.Lines(upgrade) {
+		if command := strings.TrimSpace(line); strings.HasPrefix(command, "carillon ") {
+			list = append(list, step{command: command})
+		}
+	}
+	if len(list) < prepared+3 {
+		t.Fatalf("%d commands before an upgrade", len(list)-prepared)
+	}
+
+	page := readPage(t, "../../docs/troubleshooting.md")
+	page, _, _ = strings.Cut(page, "## Before you report")
+	for i, part := range strings.Split(page, "`") { // what is between backquotes is at odd places
+		command := strings.TrimPrefix(part, "sudo ")
+		if i%2 == 0 || !strings.HasPrefix(command, "carillon ") || command == "carillon top" {
+			continue
+		}
+		if strings.Contains(command, "undelete") {
+			command = strings.ReplaceAll(command, "TASK", "gone")
+		}
+		list = append(list, step{command: command})
+	}
+	if len(list) < 45 {
+		t.Fatalf("only %d commands", len(list))
+	}
+
+	names := strings.NewReplacer("NAMESPACE", "default", "TASK", "hello", "RUN", "hello", "/etc/carillon/", "", "/backups", "backups", "carillon schedule lint", `carillon schedule lint "30 2 * * *"`)
+	for i := range list {
+		list[i].command = names.Replace(list[i].command)
+	}
+
+	runSteps(t, dir, "docs/troubleshooting.md", list)
+}
+
 // TestFortyHosts_FilesAreValid runs the page's script for certificates, and checks both of its settings files with them.
 func TestFortyHosts_FilesAreValid(t *testing.T) {
 	dir := t.TempDir()

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -111,6 +112,7 @@ func (f served) send(w http.ResponseWriter, r *http.Request) {
 	header.Set("Content-Type", f.contentType)
 	if zipped {
 		header.Set("Content-Encoding", "gzip")
+		header.Set("Content-Length", strconv.Itoa(len(f.zipped)))
 		_, _ = w.Write(f.zipped) // an error means that the client has gone
 		return
 	}

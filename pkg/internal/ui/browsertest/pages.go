@@ -67,4 +67,5 @@ var Pages = []Page{
 	{Name: "login", Path: "/ui/login", Public: true},
 	{Name: "docs", Path: "/docs/", Public: true},
 	{Name: "docs-page", Path: "/docs/how-to/alerts.html", Public: true},
+	{Name: "docs-tables", Path: "/docs/comparison.html", Public: true},
 }
