@@ -201,8 +201,8 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 
 	for _, other := range t.runs {
 		// The newer tick may itself have become missed while it waited for the attempt or the parts to end. It
-		// counts if it had a start deadline.
-		waited := (taken != nil || whole.fan != nil) && !other.startBefore.IsZero()
+		// counts if it had a start deadline, or if a restore has lost it.
+		waited := (taken != nil || whole.fan != nil) && !other.startBefore.IsZero() || other.reason == task.ReasonRestored
 		newer := other.decidedRev > whole.decidedRev || other.decidedRev == whole.decidedRev && other.tick > whole.tick
 
 		// A tick that is decided late may be older than the run of a trigger that was decided before it. Ids begin with times.
