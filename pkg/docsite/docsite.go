@@ -53,7 +53,8 @@ type section struct{ id, heading, text string }
 // link is a link to a page of the site. id is the heading, or "".
 type link struct{ page, id string }
 
-// group is a part of the navigation: a heading of the start page, and the pages that its lists name first.
+// group is a part of the navigation: a heading of the start page or a line above one of its lists, and the pages that the items
+// name first.
 type group struct {
 	Title string
 	Items []item

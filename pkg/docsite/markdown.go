@@ -193,8 +193,8 @@ func plainText(n ast.Node, source []byte) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// navigationOf returns the navigation that the start page describes: its headings, and the first link of each item of their
-// lists.
+// navigationOf returns the navigation that the start page describes: its headings, or the lines above its lists, and the first
+// link of each item of the lists.
 func navigationOf(files fs.FS, pages map[string]*page, start *page) []group {
 	source, err := fs.ReadFile(files, start.source)
 	if err != nil {
@@ -212,6 +212,10 @@ func navigationOf(files fs.FS, pages map[string]*page, start *page) []group {
 		case *ast.Heading:
 			if n.Level == 2 {
 				nav = append(nav, group{Title: plainText(n, source)})
+			}
+		case *ast.Paragraph:
+			if title, ok := strings.CutSuffix(plainText(n, source), ":"); ok && n.NextSibling() != nil && n.NextSibling().Kind() == ast.KindList {
+				nav = append(nav, group{Title: title})
 			}
 		case *ast.ListItem:
 			l := firstLink(n)
