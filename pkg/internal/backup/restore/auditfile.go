@@ -103,8 +103,11 @@ func (v *AuditReview) review(r io.Reader, b backupAccess) {
 			}
 		}
 	}
-	if err := lines.Err(); err != nil {
+	switch err := lines.Err(); {
+	case err != nil:
 		v.Problem = err.Error()
+	case v.From.IsZero() && v.Problem == "":
+		v.Problem = "it has no records, so an older file has what was revoked after the backup"
 	}
 
 	for id, a := range last {

@@ -38,7 +38,7 @@ func TestAuditReview(t *testing.T) {
 		lines []string
 		want  []string
 	}{
-		{"nothing", nil, nil},
+		{"nothing", []string{audited(1, 101, "task", "a", "delete")}, nil},
 		{"a deleted token", []string{audited(1, 101, "token", "t1", "delete")}, []string{"token t1: deleted on 2026-11-28T02:01:00Z by user:ann"}},
 		{"before the backup, by the revision and not by the clock", []string{audited(1, 100, "token", "t1", "delete")}, nil},
 		{"without a revision", []string{audited(-1, 0, "token", "t1", "delete"), audited(1, 0, "token", "t2", "delete")}, []string{"token t2: deleted on 2026-11-28T02:01:00Z by user:ann"}},
@@ -86,6 +86,13 @@ func TestAuditReview_OfADamagedFile(t *testing.T) {
 	var v AuditReview
 	v.review(strings.NewReader(lines), backupAccess{revision: 100, at: made, valid: map[[2]string]bool{{"token", "t1"}: true}})
 	if len(v.Revoked) != 1 || !strings.HasPrefix(v.Problem, "line 1 cannot be read") {
+		t.Errorf("%+v", v)
+	}
+
+	// A file that was just rotated says nothing about what was revoked.
+	v = AuditReview{}
+	v.review(strings.NewReader(""), backupAccess{revision: 100, at: made})
+	if !strings.Contains(v.Problem, "has no records") {
 		t.Errorf("%+v", v)
 	}
 
