@@ -2,7 +2,12 @@ package restore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -64,6 +69,31 @@ func (o *Options) beginStep(step string) error {
 	}
 	if o.interrupt != nil {
 		return o.interrupt(step)
+	}
+
+	return nil
+}
+
+// checkWork refuses a work directory that others use, because it becomes private, and one in the data of etcd, which Install moves away.
+func (o *Options) checkWork() error {
+	if etcd := filepath.Join(o.DataDir, etcdDir); o.Work == etcd || strings.HasPrefix(o.Work, etcd+"/") {
+		return task.Invalid(task.CodeBadValue, "work", "%s is in the data of etcd, which the restore replaces: name a directory beside %s", o.Work, o.DataDir)
+	}
+
+	info, err := os.Stat(o.Work)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+
+	list, err := os.ReadDir(o.Work)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && len(list) > 0 {
+		return task.Invalid(task.CodeBadValue, "work", "%s is not empty, and others can use it (mode %04o): name a new directory, which only you can use", o.Work, mode)
 	}
 
 	return nil

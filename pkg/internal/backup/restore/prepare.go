@@ -106,6 +106,9 @@ func Unpack(ctx context.Context, stored *backup.Stored, o *Options) (s Source, e
 		return s, err
 	}
 
+	if err := o.checkWork(); err != nil {
+		return s, err
+	}
 	if err := backup.RequireFree(o.Work, spaceFactor*size); err != nil {
 		return s, err
 	}

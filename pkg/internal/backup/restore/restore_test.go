@@ -497,6 +497,42 @@ func TestPrepare_Refuses(t *testing.T) {
 	}
 }
 
+// A work directory becomes private. One that others use, such as /var/lib, must stay as it is.
+func TestUnpack_RefusesADirectoryOfOthers(t *testing.T) {
+	s := newSite(t)
+	stored := s.backup()
+	shared := t.TempDir()
+	file := filepath.Join(shared, "file")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chmod(shared, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+
+	for work, want := range map[string]string{
+		shared: "name a new directory", filepath.Join(s.dir, etcdDir): "the data of etcd", filepath.Join(s.dir, etcdDir, "work"): "the data of etcd", file: "not a directory",
+	} {
+		o := s.options()
+		o.Work = work
+		if _, err := Unpack(t.Context(), stored, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", work, err)
+		}
+	}
+	if info, err := os.Stat(shared); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the directory has mode %v, %v", info.Mode(), err)
+	}
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	o := s.options()
+	o.Work = shared
+	if _, err := Unpack(t.Context(), stored, o); err != nil {
+		t.Errorf("an empty directory: %v", err)
+	}
+	if info, err := os.Stat(shared); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory has mode %v, %v", info.Mode(), err)
+	}
+}
+
 // raiseAlarm raises an alarm of etcd.
 func (s *site) raiseAlarm(alarm etcdserverpb.AlarmType) {
 	s.Helper()
