@@ -122,9 +122,7 @@ func Install(ctx context.Context, prepared string, t Target) (_ *Installed, err 
 		if err := renameIfExists(staged, former); err != nil {
 			return nil, err
 		}
-		if _, err := os.Stat(former); err == nil {
-			result.Former = former
-		}
+		result.noteFormer(former)
 
 		return result, nil
 	}
@@ -133,9 +131,12 @@ func Install(ctx context.Context, prepared string, t Target) (_ *Installed, err 
 		return nil, err
 	}
 
-	result.Former = former
+	if err := t.replaceData(result.Etcd, staged, former); err != nil {
+		return nil, err
+	}
+	result.noteFormer(former)
 
-	return result, t.replaceData(result, staged)
+	return result, nil
 }
 
 // seenBy returns the history that a node has seen.
@@ -244,33 +245,37 @@ func (t *Target) stage(ctx context.Context, db string, p *Prepared, staged strin
 }
 
 // replaceData exchanges the data of etcd with the staged ones, in one step, and keeps the former ones.
-func (t *Target) replaceData(i *Installed, staged string) error {
+func (t *Target) replaceData(etcd, staged, former string) error {
 	if err := t.beginStep("replace"); err != nil {
 		return err
 	}
 
-	err := unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, i.Etcd, unix.RENAME_EXCHANGE)
+	err := unix.Renameat2(unix.AT_FDCWD, staged, unix.AT_FDCWD, etcd, unix.RENAME_EXCHANGE)
 	switch {
-	case errors.Is(err, unix.ENOENT):
-		i.Former = "" // there are no data, as on a new host
-		err = os.Rename(staged, i.Etcd)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-		// The file system cannot exchange directories. Between these two steps there are no data. An agent that starts then refuses to,
-		// because its data directory belongs to a cluster that etcd does not have.
-		if err = os.Rename(i.Etcd, i.Former); err == nil {
-			err = os.Rename(staged, i.Etcd)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		// There are no data, as on a new host, or the file system cannot exchange directories. Between these two steps there are no data.
+		// An agent that starts then refuses to, because its data directory belongs to a cluster that etcd does not have.
+		if err = renameIfExists(etcd, former); err == nil {
+			err = os.Rename(staged, etcd)
 		}
 	case err == nil:
 		if err := t.beginStep("rename the former data"); err != nil {
 			return err
 		}
-		err = os.Rename(staged, i.Former)
+		err = os.Rename(staged, former)
 	}
 	if err != nil {
 		return fmt.Errorf("replace the data of etcd: %w", err)
 	}
 
 	return backup.SyncDir(t.DataDir)
+}
+
+// noteFormer notes where the former data of etcd are, if there were any.
+func (i *Installed) noteFormer(dir string) {
+	if _, err := os.Stat(dir); err == nil {
+		i.Former = dir
+	}
 }
 
 // beginStep is for tests.

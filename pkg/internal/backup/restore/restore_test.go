@@ -707,6 +707,30 @@ func TestInstall_TwiceChangesNothing(t *testing.T) {
 	}
 }
 
+// A file system that cannot exchange directories needs two steps. An interruption between them leaves no data, and the former ones have
+// their name already.
+func TestInstall_InterruptedBetweenTwoRenames(t *testing.T) {
+	s := newSite(t)
+	s.put(s.keys.Specs()+"default/a", "lost")
+	o := s.options()
+	p, err := prepare(t.Context(), s.backup(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+
+	etcd := filepath.Join(s.dir, etcdDir)
+	if err := os.Rename(etcd, etcd+".before-"+p.Restored.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	i, err := Install(t.Context(), filepath.Join(o.Work, PreparedFile), s.target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.checkUndo(i)
+}
+
 // writeRecord writes prepared.json.
 func writeRecord(t *testing.T, work string, p *Prepared) {
 	t.Helper()
