@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/internal/peerhistory"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -151,6 +152,26 @@ func TestRestore_OfAMove(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 
+	// The node of this host has run again since the backup, maybe after another restore.
+	stored, present := s.backup(), s.present()
+	for _, seen := range []Seen{{present.Cluster.ID, present.Cluster.Epoch, present.Revision + 1}, {present.Cluster.ID, present.Cluster.Epoch + 1, present.Revision}} {
+		host := s.hostThatHasSeen(seen)
+		o = s.options()
+		o.NothingLost = true
+		if _, _, err := Restore(t.Context(), stored, host, o, nil, true); err == nil || !strings.Contains(err.Error(), "has run since the backup") {
+			t.Errorf("seen %+v: %v", seen, err)
+		}
+		o = s.options()
+		if _, _, err := Restore(t.Context(), stored, host, o, nil, true); err != nil {
+			t.Errorf("seen %+v, with a gap: %v", seen, err)
+		}
+	}
+	o = s.options()
+	o.NothingLost = true
+	if _, _, err := Restore(t.Context(), stored, s.hostThatHasSeen(Seen{present.Cluster.ID, present.Cluster.Epoch, present.Revision}), o, nil, true); err != nil {
+		t.Errorf("the node has seen what is in the backup: %v", err)
+	}
+
 	s.put(s.keys.Node("n2"), `{"address":"http://127.0.0.1:1"}`)
 	host := &Host{Node: "n1", DataDir: filepath.Join(t.TempDir(), "new"), Asker: peerhistory.NewAsker(peerhistory.Dial, nil)}
 	o = s.options()
@@ -158,6 +179,22 @@ func TestRestore_OfAMove(t *testing.T) {
 	if _, _, err := Restore(t.Context(), s.backup(), host, o, []string{"all"}, true); err == nil || !strings.Contains(err.Error(), "while nodes were running") {
 		t.Errorf("with a node: %v", err)
 	}
+}
+
+// hostThatHasSeen returns the host n1, whose node has seen a history of etcd.
+func (s *site) hostThatHasSeen(seen Seen) *Host {
+	s.Helper()
+	dir := filepath.Join(s.TempDir(), "data")
+	state, err := datadir.Open(dir)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer state.Close()
+	if err := state.SetHistory(seen.Cluster, seen.Epoch, seen.Revision, false); err != nil {
+		s.Fatal(err)
+	}
+
+	return &Host{Node: "n1", DataDir: dir, Asker: peerhistory.NewAsker(peerhistory.Dial, nil)}
 }
 
 // Silence is no proof that a node has ended.

@@ -105,6 +105,9 @@ func checkMove(m *backup.Manifest, source Source, c *Content, o *Options) error 
 	case len(c.Nodes) > 0 && (m == nil || m.Source != backup.SourceDataDir):
 		return task.Invalid(task.CodeBadValue, "lost-until", "the backup was made while nodes were running, so ticks were decided after it: say until when. "+
 			"Only a backup that was made after all agents were stopped can be moved without a gap")
+	case o.Seen.Epoch > c.Cluster.Epoch, o.Seen.Epoch == c.Cluster.Epoch && o.Seen.Revision > c.Revision:
+		return task.Invalid(task.CodeBadValue, "lost-until", "the node of this host has run since the backup was made, so ticks were decided after it: "+
+			"say until when, or stop all agents and make another backup")
 	}
 
 	return nil
