@@ -310,7 +310,8 @@ func (p *planner) findAdmins() {
 }
 
 // lastSign returns the last sign of life that the data directory of this host has: when the agent last saw a new revision of etcd, or
-// when an attempt last wrote output. It returns nil if there is none.
+// when an attempt last wrote output. It returns nil if there is none. The time is rounded up to a second, because an operator may use it
+// for --lost-until. The clock of the file system is some milliseconds behind, so a file may be older than the tick that it is of.
 func lastSign(node, dir string) *Sign {
 	var last *Sign
 	see := func(path string, info fs.FileInfo) {
@@ -334,6 +335,10 @@ func lastSign(node, dir string) *Sign {
 		}
 		return nil
 	})
+
+	if last != nil {
+		last.At = task.At(last.At.Add(time.Second - 1).Truncate(time.Second))
+	}
 
 	return last
 }

@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -195,6 +196,25 @@ func (s *site) hostThatHasSeen(seen Seen) *Host {
 	}
 
 	return &Host{Node: "n1", DataDir: dir, Asker: peerhistory.NewAsker(peerhistory.Dial, nil)}
+}
+
+// An operator takes the last sign of life for --lost-until. The clock of the file system is some milliseconds behind that of the host, so
+// output of the tick of 02:00:01 may have a time before that.
+func TestLastSign_IsNotBeforeTheTick(t *testing.T) {
+	dir := t.TempDir()
+	tick := made.Add(time.Second)
+	path := filepath.Join(dir, "spool", "default", "a", "r1.1.log")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, written := range []time.Time{tick.Add(-3 * time.Millisecond), tick} {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, written, written)); err != nil {
+			t.Fatal(err)
+		}
+		if sign := lastSign("n1", dir); sign == nil || !sign.At.Equal(tick) || sign.From != path {
+			t.Errorf("output of %s: %+v", written, sign)
+		}
+	}
 }
 
 // Silence is no proof that a node has ended.
