@@ -1,4 +1,4 @@
-// Command release writes the container image of a release: image FILE VERSION ARCH=PROGRAM...
+// Command release writes the container image of a release: release FILE VERSION ARCH=PROGRAM [ARCH=PROGRAM]
 //
 // The image contains the program, the CA certificates of Mozilla, and a user. Zones of time are in the program. The file has the form of an
 // OCI image layout, with an image for each architecture. It depends only on the programs, the version, SOURCE_DATE_EPOCH and the versions of
@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -33,7 +34,7 @@ const user = 65532
 
 func main() {
 	if len(os.Args) < 4 {
-		fail(fmt.Errorf("usage: release FILE VERSION ARCH=PROGRAM..."))
+		fail(errors.New("usage: release FILE VERSION ARCH=PROGRAM [ARCH=PROGRAM]"))
 	}
 	if err := writeImage(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 		fail(err)
