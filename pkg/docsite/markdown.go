@@ -21,11 +21,13 @@ import (
 // content security policy allows no styles in pages.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.NewTable(extension.WithTableCellAlignMethod(extension.TableCellAlignAttribute))))
 
-// scrollable lets the keyboard scroll what is wider than a narrow screen. Neither can be part of a text, where < is &lt;.
-var scrollable = strings.NewReplacer(
+// accessible lets the keyboard scroll what is wider than a narrow screen, and makes empty headings plain cells. None of these can
+// be part of a text, where < is &lt;.
+var accessible = strings.NewReplacer(
 	"<pre>", `<pre tabindex="0">`,
 	"<table>", `<div class="table" tabindex="0"><table>`,
 	"</table>", "</table></div>",
+	"<th></th>", "<td></td>",
 )
 
 // parsePage renders a Markdown file. exists reports whether a file is part of the manual.
@@ -69,7 +71,7 @@ func parsePage(name string, source []byte, exists func(string) bool) (*page, err
 	if err := markdown.Renderer().Render(&b, source, doc); err != nil {
 		return nil, err
 	}
-	p.body = template.HTML(scrollable.Replace(b.String())) //nolint:gosec // goldmark escapes the text, and leaves HTML out
+	p.body = template.HTML(accessible.Replace(b.String())) //nolint:gosec // goldmark escapes the text, and leaves HTML out
 
 	return p, nil
 }

@@ -37,3 +37,26 @@ func TestManual_SearchWithKeys(t *testing.T) {
 	p.press(kb.Enter)
 	p.await(`location.pathname.endsWith("/operations.html") && location.hash === "#dead-letter-runs"`)
 }
+
+// No page of the manual is wider than a phone, and all of them are accessible and keep to their policy.
+func TestManual_PagesFitNarrowScreens(t *testing.T) {
+	t.Parallel() // it has a tab of its own
+
+	p := chrome.newTab(t)
+	p.size(320, 800)
+	p.open("/docs/")
+	pages := eval[[]string](p, `[...document.querySelectorAll("#pages a")].map((a) => a.pathname)`)
+	if len(pages) < 50 {
+		t.Fatalf("only %d pages", len(pages))
+	}
+
+	for _, page := range pages {
+		p.open(page)
+		p.checkWidth()
+		p.axe()
+		p.checkPolicy()
+		if t.Failed() {
+			t.Fatalf("the page is %s", page)
+		}
+	}
+}
