@@ -23,7 +23,7 @@ func manyEntries(t *testing.T) (w *world, owner *flaky, counted *atomic.Int64) {
 	w.sizes(t, etcd, 800)
 
 	add := func(r *etcdserverpb.RangeResponse) { counted.Add(r.GetCount()) }
-	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	w.hookEtcd(func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		res, err := next(ctx, op)
 		switch {
 		case err != nil:

@@ -31,6 +31,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/test/apikit"
+	"github.com/carillonhq/carillon/pkg/internal/test/etcdhook"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -117,6 +118,7 @@ type world struct {
 	keys    map[string]func() (secret.Ring, error) // of nodes that have any; by name
 	t       *testing.T
 	etcd    *kv.Client
+	hook    atomic.Pointer[etcdHook]
 	store   *store.Store
 	cluster task.Cluster
 	clock   clock
@@ -167,6 +169,12 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, spool: spool{}, writes: &writes{}}
+	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		if hook := w.hook.Load(); hook != nil {
+			return (*hook)(ctx, op, next)
+		}
+		return next(ctx, op)
+	})
 	w.kit = apikit.New(t, etcd, func(c kv.Committer) kv.Committer { w.writes.Committer = c; return w.writes }, w.logger)
 	w.store, w.cluster, w.clock, w.keeper = w.kit.Store, w.kit.Record, clock{w.kit.Clock}, w.kit.Keeper
 	w.secret = w.token("user:ann")
@@ -175,6 +183,12 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 
 	return w
 }
+
+// etcdHook is called instead of each operation of etcd, which it may execute with next.
+type etcdHook func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error)
+
+// hookEtcd sets the hook of a world whose node runs already.
+func (w *world) hookEtcd(hook etcdHook) { w.hook.Store(&hook) }
 
 // token creates a token, and returns its secret once the node accepts it.
 func (w *world) token(subject string, edits ...func(*task.Token)) string {

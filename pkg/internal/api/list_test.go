@@ -456,7 +456,7 @@ func TestTasks_APageReadsOnlyItsOwnRuns(t *testing.T) {
 	}
 
 	var returned atomic.Int64 // keys
-	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	w.hookEtcd(func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		res, err := next(ctx, op)
 		if err == nil && op.IsTxn() {
 			for _, r := range res.Txn().Responses {

@@ -38,7 +38,7 @@ func TestRuns_NewestAreThoseThatOwnersRemember(t *testing.T) {
 	}
 
 	var listed atomic.Int64
-	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	w.hookEtcd(func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		etcdhook.Each(op, func(cmps []clientv3.Cmp, then, els []clientv3.Op) clientv3.Op {
 			for _, o := range then {
 				if o.IsGet() && len(o.RangeBytes()) > 0 && strings.Contains(string(o.KeyBytes()), "/history/") {
@@ -122,7 +122,7 @@ func TestRuns_NewestHaveARunThatStartsMeanwhile(t *testing.T) {
 	}
 
 	inboxesRead, listing := make(chan struct{}), sync.Once{}
-	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	w.hookEtcd(func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		res, err := next(ctx, op)
 		if op.IsGet() && strings.Contains(string(op.KeyBytes()), "/runs/") {
 			listing.Do(func() { close(inboxesRead) })

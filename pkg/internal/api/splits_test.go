@@ -34,7 +34,7 @@ func manySpecs(t *testing.T) (w *world, names []string, owner *flaky, counted *a
 		}
 	}
 
-	etcd.KV = etcdhook.KV(etcd.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+	w.hookEtcd(func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		res, err := next(ctx, op)
 		if err == nil && op.IsGet() && strings.HasPrefix(string(op.KeyBytes()), w.store.Keys().Specs()) {
 			counted.Add(res.Get().Count)
