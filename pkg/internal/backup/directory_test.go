@@ -58,6 +58,8 @@ func TestList_OrdersStoppedMembersAsRaftDoes(t *testing.T) {
 		{2, 6, 90},
 		{1, 7, 500}, // before a restore
 		{3, 0, 10},  // after another one
+		{4, 7, 50},
+		{4, 2, 2e9}, // after a restore by hand, which begins again at term 1 and raises the revision
 	} {
 		p := pack(t, raw, noon.Add(time.Duration(hour)*time.Hour))
 		p.Manifest.Epoch, p.Manifest.RaftTerm, p.Manifest.Revision = int(c.epoch), c.term, c.revision
@@ -71,7 +73,7 @@ func TestList_OrdersStoppedMembersAsRaftDoes(t *testing.T) {
 	for _, l := range list {
 		got = append(got, l.Manifest.Revision)
 	}
-	if want := []int64{500, 80, 100, 90, 95, 10}; !slices.Equal(got, want) {
+	if want := []int64{500, 80, 100, 90, 95, 10, 50, 2e9}; !slices.Equal(got, want) {
 		t.Errorf("revisions %v instead of %v", got, want)
 	}
 }

@@ -181,9 +181,13 @@ func compareMembers(a, b *Manifest) int {
 	return cmp.Or(cmp.Compare(a.RaftTerm, b.RaftTerm), CompareHistory(a, b))
 }
 
-// areMembers reports whether two manifests are of stopped members of a cluster in the same epoch.
+// maxUnacknowledged is more revisions than the log of a member can be ahead of another one. A restore raises the revision by more.
+const maxUnacknowledged = 1_000_000_000
+
+// areMembers reports whether two manifests, the second with the higher revision, may be of stopped members of one etcd. A restore by hand
+// keeps the epoch, but its etcd begins again at term 1.
 func areMembers(a, b *Manifest) bool {
-	return a != nil && b != nil && a.RaftTerm > 0 && b.RaftTerm > 0 && a.Cluster == b.Cluster && a.Epoch == b.Epoch
+	return a != nil && b != nil && a.RaftTerm > 0 && b.RaftTerm > 0 && a.Cluster == b.Cluster && a.Epoch == b.Epoch && b.Revision-a.Revision < maxUnacknowledged
 }
 
 // CompareHistory orders manifests by the history of the cluster: the later history is greater, even if its file is older. Backups of
