@@ -246,6 +246,9 @@ func parseServer(server string) (string, error) {
 	}
 
 	u, err := url.Parse(server)
+	if err == nil {
+		server = u.Redacted() // for the error
+	}
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return "", task.Invalid(task.CodeBadValue, "server", "%s is not https://host:port, http://host:port or unix:///path", task.Quote(server))
 	}

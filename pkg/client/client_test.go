@@ -76,6 +76,8 @@ func TestNew_RefusesWhatIsNoServer(t *testing.T) {
 	for _, server := range []string{"ftp://a", "http://", "http://a?x=1", "http://user:pw@a", "http://a b", "http://a#x", "://", "unix://", "unix://a", "unix:///a/../b"} {
 		if _, err := client.New(client.Config{Server: server}); !errors.Is(err, task.ErrInvalid) {
 			t.Errorf("%s: %v", server, err)
+		} else if strings.Contains(err.Error(), "pw") {
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 
