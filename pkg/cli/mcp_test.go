@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -13,6 +16,32 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli"
 	"github.com/carillonhq/carillon/pkg/internal/test/clitest"
 )
+
+// An interrupt ends the calls that are active, with standard input open or at its end.
+func TestMCP_InterruptEndsActiveCalls(t *testing.T) {
+	const calls = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"task_list"}}
+`
+	opened, writer := io.Pipe()
+	t.Cleanup(func() { _ = writer.Close() })
+
+	for what, in := range map[string]io.Reader{"at its end": strings.NewReader(calls), "open": io.MultiReader(strings.NewReader(calls), opened)} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			interrupt()
+			<-r.Context().Done() // the server never answers
+		}))
+
+		env := func(name string) string { return map[string]string{"HOME": t.TempDir(), "CARILLON_TOKEN": "x"}[name] }
+		var out, errs strings.Builder
+		code := cli.Main(ctx, []string{"mcp", "--server", server.URL, "--request-timeout", "1h"}, cli.IO{In: in, Out: &out, Err: &errs, Env: env})
+		if code != 130 || !strings.Contains(out.String(), `"id":1`) || strings.Contains(out.String(), `"id":2`) {
+			t.Errorf("input %s: exit code %d: %s%s", what, code, &out, &errs)
+		}
+		server.Close()
+	}
+}
 
 // mcpCall calls a tool of "carillon mcp" as another program does, through its standard input and output: mcp WORD... -- TOOL [ARGUMENTS].
 // Its answer is standard output; that of a call that fails, which ! expects, is standard error. Without TOOL it lists the tools.

@@ -8,12 +8,9 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
@@ -34,7 +31,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Long: "Run a server of the Model Context Protocol (MCP) on standard input and output. Programs that speak MCP, such as\n" +
 			"assistants and editors, start it and get tools to list tasks and runs, to explain them, and to read output.\n\n" +
 			"The server uses the same context, credential and rights as all commands. Without --allow-changes it only reads. It ends\n" +
-			"when the program closes standard input.",
+			"when the program closes standard input and all calls are answered.",
 		Example: `  carillon mcp
   carillon mcp --context prod -n billing
   carillon mcp --allow-changes`,
@@ -46,7 +43,7 @@ func Command(f *factory.Factory) *cobra.Command {
 				in = io.NopCloser(f.In)
 			}
 
-			return s.newSDKServer().Run(cmd.Context(), &sdk.IOTransport{Reader: in, Writer: unclosed{f.Out}})
+			return s.newSDKServer().Run(cmd.Context(), answeredTransport{&sdk.IOTransport{Reader: in, Writer: unclosed{f.Out}}})
 		},
 	}
 	cmd.Flags().BoolVar(&s.allowChanges, "allow-changes", false, "also offer tools that trigger, pause and resume tasks, and retry runs")
@@ -126,7 +123,7 @@ func (s *server) answerCall(ctx context.Context, answer func(*client.Client) (an
 		return "", err
 	}
 
-	return "", fmt.Errorf("%s", b)
+	return "", fmt.Errorf("%s", output.SanitizeJSON(b))
 }
 
 // problem returns an error with all problems of the same input.
@@ -200,21 +197,20 @@ func (l *list[T]) shorten() bool {
 	return true
 }
 
-// encodeAnswer encodes an answer. A list that is too long loses items.
+// encodeAnswer encodes an answer. A list that is too long loses items. Characters that are not visible, which could hide
+// instructions from people, are escaped.
 func encodeAnswer(v any) (string, error) {
 	for {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(v); err != nil {
+		b, err := output.CompactJSON(v)
+		if err != nil {
 			return "", err
 		}
-		if b.Len() <= maxAnswer {
-			return strings.TrimSuffix(b.String(), "\n"), nil
+		if b = output.SanitizeJSON(b); len(b) <= maxAnswer {
+			return string(b), nil
 		}
 
 		if l, ok := v.(interface{ shorten() bool }); !ok || !l.shorten() {
-			return "", failure.Usage("the answer has %d bytes, which is more than %d: ask for less, such as a shorter time", b.Len(), maxAnswer)
+			return "", failure.Usage("the answer has %d bytes, which is more than %d: ask for less, such as a shorter time", len(b), maxAnswer)
 		}
 	}
 }

@@ -28,3 +28,11 @@ func TestEncodeAnswer_IsNoLongerThanTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// A person who reads along sees all that a model reads.
+func TestEncodeAnswer_ShowsInvisibleCharacters(t *testing.T) {
+	text, err := encodeAnswer(map[string]string{"description": "a\u202eb\U000e0041c"})
+	if want := `{"description":"a\u202eb\udb40\udc41c"}`; err != nil || text != want {
+		t.Errorf("%s, %v, want %s", text, err, want)
+	}
+}
