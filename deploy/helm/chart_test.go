@@ -127,6 +127,7 @@ func TestChart_RefusesWrongValues(t *testing.T) {
 		"workload: Deployment":                 "etcd.endpoints is required for this workload",
 		"etcd: {endpoints: ['etcd:2379']}":     "does not match pattern",
 		"settings: {tls_client_auth: require}": "use optional",
+		"settings: {drain_timeout: 10m}":       "use drainTimeoutSeconds",
 		"workload: Deployment\netcd: {endpoints: ['http://e'], user: u}": "etcd.secret is required with etcd.user",
 	} {
 		v := map[string]any{}

@@ -52,5 +52,8 @@ labels:
 {{- if eq (toString .Values.settings.tls_client_auth) "require" }}
 {{- fail "settings.tls_client_auth: require does not work with probes, which have no certificate: use optional" }}
 {{- end }}
+{{- if hasKey .Values.settings "drain_timeout" }}
+{{- fail "settings.drain_timeout does not change how long Kubernetes waits for a pod to stop: use drainTimeoutSeconds" }}
+{{- end }}
 {{- toYaml (mergeOverwrite $s (deepCopy .Values.settings)) }}
 {{- end }}
