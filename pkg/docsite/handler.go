@@ -60,7 +60,7 @@ func compressSite(files fs.FS, version string) (map[string]served, error) {
 // Serves reports whether a path is one of the site.
 func (h *Handler) Serves(p string) bool { return p == h.base || strings.HasPrefix(p, h.base+"/") }
 
-// ServeHTTP serves a file of the site. Whoever asks costs the node no more than sending it.
+// ServeHTTP serves a file of the site. A request costs the node no more than sending the file.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
