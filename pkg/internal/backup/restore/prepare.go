@@ -1,7 +1,6 @@
 package restore
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,8 +91,12 @@ func Unpack(ctx context.Context, stored *backup.Stored, o *Options) (s Source, e
 			"2026-11-28T02:00:00Z; if you do not know, take an earlier time")
 	}
 
-	if o.SHA256 != "" && o.SHA256 != s.SHA256 {
-		return s, fmt.Errorf("the backup has the SHA-256 %s, not %s", cmp.Or(s.SHA256, "of no manifest"), o.SHA256)
+	switch {
+	case o.SHA256 == "" || o.SHA256 == s.SHA256:
+	case s.SHA256 == "":
+		return s, task.Invalid(task.CodeBadValue, "sha256", "the snapshot has no manifest with a SHA-256: compare the file with sha256sum instead")
+	default:
+		return s, fmt.Errorf("the backup has the SHA-256 %s, not %s", s.SHA256, o.SHA256)
 	}
 
 	switch {
