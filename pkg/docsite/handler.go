@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Handler serves the site below a path. It keeps the files compressed, and renders them at the first request, once.
@@ -104,23 +105,21 @@ func (f served) send(w http.ResponseWriter, r *http.Request) {
 	header.Set("ETag", tag)
 	header.Set("Vary", "Accept-Encoding")
 
-	if r.Header.Get("If-None-Match") == tag {
-		w.WriteHeader(http.StatusNotModified)
-		return
+	content := f.zipped
+	if zipped {
+		header.Set("Content-Encoding", "gzip")
+		header.Set("Content-Length", strconv.Itoa(len(f.zipped))) // ServeContent sets that of the other form
+	} else {
+		z, err := gzip.NewReader(bytes.NewReader(f.zipped))
+		if err == nil {
+			content, err = io.ReadAll(z)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 	}
 
 	header.Set("Content-Type", f.contentType)
-	if zipped {
-		header.Set("Content-Encoding", "gzip")
-		header.Set("Content-Length", strconv.Itoa(len(f.zipped)))
-		_, _ = w.Write(f.zipped) // an error means that the client has gone
-		return
-	}
-
-	z, err := gzip.NewReader(bytes.NewReader(f.zipped))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	_, _ = io.Copy(w, z) // an error means that the client has gone
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }

@@ -76,6 +76,16 @@ func TestHandler_CompressesAndRevalidates(t *testing.T) {
 	if r := ask(h, http.MethodGet, "/docs/", "Accept-Encoding", "gzip", "If-None-Match", zipped.Header.Get("ETag")); r.StatusCode != http.StatusNotModified {
 		t.Errorf("%d, want 304", r.StatusCode)
 	}
+	weak := `"older", W/` + zipped.Header.Get("ETag") // a proxy made it weak
+	if r := ask(h, http.MethodGet, "/docs/", "Accept-Encoding", "gzip", "If-None-Match", weak); r.StatusCode != http.StatusNotModified {
+		t.Errorf("%s: %d, want 304", weak, r.StatusCode)
+	}
+	if r := ask(h, http.MethodGet, "/docs/", "Accept-Encoding", "gzip", "Range", "bytes=0-9"); r.StatusCode != http.StatusPartialContent || r.ContentLength != 10 {
+		t.Errorf("10 bytes: %d, %d bytes", r.StatusCode, r.ContentLength)
+	}
+	if r := ask(h, http.MethodHead, "/docs/"); r.ContentLength != int64(len(text)) {
+		t.Errorf("HEAD: %d bytes, want %d", r.ContentLength, len(text))
+	}
 	if r := ask(h, http.MethodGet, "/docs/", "Accept-Encoding", "gzip", "If-None-Match", `"older"`); r.StatusCode != http.StatusOK {
 		t.Errorf("%d, want 200", r.StatusCode)
 	}
