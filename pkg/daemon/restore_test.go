@@ -97,7 +97,11 @@ func TestRestore_OfAnEmbeddedClusterFromABackup(t *testing.T) {
 	}
 
 	// A run that n3 holds in the backup keeps its task from starting again for this time.
-	a.carillon("n1", "cluster", "set", "--lost-after", "14s").ends(0, "")
+	lostAfter := task.Duration(14 * time.Second)
+	eventually(t, func() error {
+		_, err := a.client("n1").Cluster.UpdateSettings(t.Context(), client.ClusterSettings{LostAfter: &lostAfter})
+		return err
+	})
 	a.everySecond("n1", tasks, nil)
 	a.ticks("n1", tasks)
 
