@@ -16,9 +16,10 @@ trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 release=${RELEASE:-}
 if [[ -z $release ]]; then
 	ssh-keygen -q -t ed25519 -N '' -C releases@example.com -f "$work/key"
+	git clone -q "$root" "$work/first" # the commit can change while this runs
+	git clone -q "$work/first" "$work/second"
 	for n in first second; do
 		say "--- $n build"
-		git clone -q "$root" "$work/$n"
 		[[ $n == first ]] || export GOCACHE=$work/cache
 		make -C "$work/$n" release VERSION=$version SIGNING_KEY="$work/key" >"$work/$n.log" 2>&1 || {
 			tail -n 20 "$work/$n.log"
