@@ -105,7 +105,8 @@ END
 "$program" completion zsh | tee "$deb/usr/share/zsh/vendor-completions/_carillon" >"$other/usr/share/zsh/site-functions/_carillon"
 install -m 644 LICENSE "$other/usr/share/licenses/carillon/"
 find "$doc" "$deb/usr/share/doc" "$all/usr/share/man" -type f ! -name copyright ! -path "$doc/examples/*" ! -name modules.txt -exec gzip -9n {} +
-find "$all" "$deb" "$other" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
+install -m 755 scripts/release/postinstall.sh "$work/" # an Alpine package contains its time
+find "$all" "$deb" "$other" "$work/postinstall.sh" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
 
 cat >"$work/nfpm.yaml" <<END
 name: carillon
@@ -148,7 +149,7 @@ overrides:
     depends: [/usr/sbin/groupadd]
     scripts: {postinstall: scripts/release/postinstall.sh, preremove: scripts/release/preremove.sh}
   apk:
-    scripts: {postinstall: scripts/release/postinstall.sh}
+    scripts: {postinstall: $work/postinstall.sh}
 END
 for format in "$@"; do
 	path=$(env -u GOARCH -u GOARM CGO_ENABLED=0 go tool -modfile=scripts/release/go.mod nfpm package -f "$work/nfpm.yaml" -p "$format" -t "$out/" | sed -n 's/^created package: //p')
