@@ -35,6 +35,9 @@ type creator struct {
 	etcd    source.Etcd
 }
 
+// fileSuffix is how the name of a file with a backup ends.
+const fileSuffix = ".zst"
+
 // createCommand returns "carillon backup create".
 func createCommand(f *factory.Factory) *cobra.Command {
 	c := &creator{Factory: f}
@@ -42,8 +45,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		Use:   "create DIRECTORY | FILE | s3://BUCKET/PREFIX | -",
 		Short: "Make a backup of the cluster",
 		Long: "Make a backup of everything that the cluster stores in etcd, at one moment. In a directory, which must exist, a backup\n" +
-			"consists of ID.db.zst and its manifest ID.json. A file or - (stdout) contains the manifest. The command reads back what\n" +
-			"it has stored. The manifest is written last, so an interrupted command leaves nothing that looks like a backup.\n\n" +
+			"consists of ID.db.zst and its manifest ID.json. A file, whose name must end with .zst, or - (stdout) contains the\n" +
+			"manifest. The command reads back what it has stored. The manifest is written last, so an interrupted command leaves\n" +
+			"nothing that looks like a backup.\n\n" +
 			"By default, a node of the cluster makes the backup, for a token with the role backup and without a scope. A backup\n" +
 			"contains the hashes of all tokens and the encrypted secrets: store it where only administrators can read it.\n\n" +
 			"In a bucket, the names are the same as in a directory. Credentials and the address of the storage come from the\n" +
@@ -118,8 +122,10 @@ func (c *creator) checkTarget(target string) error {
 	switch {
 	case err == nil && !info.IsDir():
 		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: "exists", Message: target + " exists already"}}
-	case os.IsNotExist(err) && strings.HasSuffix(target, "/"):
-		return failure.NotFound("the directory %s does not exist", target).WithHint("create it, or check whether it is mounted")
+	case os.IsNotExist(err) && !strings.HasSuffix(target, fileSuffix):
+		// Without this rule, the backup would become a file in the place of a directory that is not mounted.
+		return failure.NotFound("the directory %s does not exist", target).
+			WithHint("create it, or check whether it is mounted; the name of a file must end with " + fileSuffix)
 	case err != nil && !os.IsNotExist(err):
 		return err
 	}
