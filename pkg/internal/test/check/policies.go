@@ -185,6 +185,9 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 		if t.entry != nil && t.entry.incarnation == r.incarnation && joinsLate(&t.entry.Entry) && r.reason == task.ReasonCatchUp {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "late run %s is replaced, but missed.policy is all", ch.id)
 		}
+	// The attempt was in a backup: the lost history may have decided the newer tick, and requested the cancel.
+	case j.cluster.gap.HasRecord(taken.create):
+		return
 	// The run was in an inbox: the owner requested the cancel, and the node has ended the attempt.
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
 		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ended as replaced without a request", ch.id)
