@@ -290,8 +290,12 @@ func (p *plan) deleteExpired(t *state.Task) {
 	}
 
 	// The only trace of what a lost history may have done stays long enough to be looked at.
-	if g := p.s.fences.Gap; g != nil && t.Past.HasRestored {
-		if until := g.Restored.At.Add(keepRestored); p.now.Before(until) {
+	if g := p.s.fences.Gap; g != nil {
+		if !t.Past.IsReadForTTL { // the task got its ttl afterwards
+			p.s.needHistory(t)
+			return
+		}
+		if until := g.Restored.At.Add(keepRestored); t.Past.HasRestored && p.now.Before(until) {
 			p.s.agenda.examineAgainAt(t, until)
 			return
 		}

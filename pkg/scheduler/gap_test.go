@@ -424,3 +424,21 @@ func TestGap_TasksOutliveTheirTTL(t *testing.T) {
 	h.deleteExpired()
 	w.wantThere("lost", false)
 }
+
+// The owner may have read the history before the task had a ttl, so only its newest records.
+func TestGap_TasksOutliveATTLThatTheyGetLater(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1").judged()
+	h := w.work("n1")
+	w.create("a", cronned("@at 2026-01-02T12:00:10Z"), ttl(time.Minute))
+	h.decide(1)
+	h.die()
+
+	w.at(20)
+	h = w.workIn(w.restore(15), "n1")
+	h.decide(20)
+	h.see()
+	p := h.state.records.Tasks.Get("default/a").EnsurePast()
+	p.Known, p.HasRestored, p.IsReadForTTL = true, false, false
+	h.wantDeletion("a", 90, 200, true)
+}

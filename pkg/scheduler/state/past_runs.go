@@ -32,6 +32,8 @@ type Past struct {
 	Ended int64
 	// HasRestored means that the outcome of a run or a tick is task.ReasonRestored, among the records that were read or delivered.
 	HasRestored bool
+	// IsReadForTTL means that the history was read when the task had a ttl: not only its newest records.
+	IsReadForTTL bool
 
 	Deletion *background.Deletion // deletion because of the ttl that was requested, or nil
 }
@@ -275,12 +277,14 @@ type HistoryReader struct {
 	unreadable bool
 	// hasRestored means that one of the records has the reason task.ReasonRestored.
 	hasRestored bool
+	// isForTTL means that the task has a ttl.
+	isForTTL bool
 }
 
 // NewHistoryReader returns a reader of t's history as of revision rev. keys are its records, the newest
 // first, without values.
 func NewHistoryReader(t *Task, rev int64, keys []store.ShardEvent) *HistoryReader {
-	return &HistoryReader{t: t, rev: rev, keys: keys}
+	return &HistoryReader{t: t, rev: rev, keys: keys, isForTTL: t.Policy != nil && t.Policy.TTL > 0}
 }
 
 // Task returns the task whose history is read.
@@ -353,7 +357,7 @@ func (h *HistoryReader) Conclude(now int64) {
 	}
 
 	p.noteEnded(last, now)
-	p.Known, p.HasRestored = true, p.HasRestored || h.hasRestored
+	p.Known, p.HasRestored, p.IsReadForTTL = true, p.HasRestored || h.hasRestored, h.isForTTL
 
 	if len(h.keys) > 0 && h.keys[0].Create > h.t.Own().Counted {
 		// Uncounted records are left that were not read. The failures before those that were read do not
