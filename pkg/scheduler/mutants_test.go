@@ -19,6 +19,25 @@ func TestMutants_OfTheSchedulerAreCaught(t *testing.T) {
 	}
 }
 
+// Each mutant of what an owner does after a restore must fail the test that stands for its promise.
+func TestMutants_OfGapsAreCaught(t *testing.T) {
+	catches := map[string]string{
+		"until-by-tick":      "TestGap_CountsWhenATickIsDue",
+		"queue-runs-again":   "TestGap_RunsThatWait",
+		"parts-run-again":    "TestGap_RunsWithParts",
+		"triggers-run-again": "TestGap_Triggers",
+		"move-loses-queue":   "TestGap_AMoveLosesNothing",
+		"ttl-takes-gap":      "TestGap_TasksOutliveTheirTTL",
+	}
+
+	for _, name := range mutants.Names(mutants.Gaps) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mutants.FailsTest(t, name, catches[name])
+		})
+	}
+}
+
 func TestTake_StartsTheRunOfAChangedTrigger(t *testing.T) {
 	t.Parallel()
 	if !startsAfterChange(t) {

@@ -623,7 +623,7 @@ func TestMutants_OfRestoresAreCaught(t *testing.T) {
 				return
 			}
 
-			const most = 120 // until-by-tick needs a tick whose jitter passes the end of the gap, which one seed in twenty has
+			const most = 120
 			for seed := uint64(1); seed <= most; seed++ {
 				r := sim.RunRestore(t, seed, sim.DrawRestore(seed))
 				if len(r.Violations) > 0 {
