@@ -9,7 +9,7 @@ func TestAlerts_ByKeys(t *testing.T) {
 	p := chrome.newTab(t)
 	p.open("/ui")
 	p.press("ga")
-	p.await(`location.pathname === "/ui/alerts"`)
+	p.awaitPage("/ui/alerts")
 	p.ready()
 	row := rowOf("nightly-report")
 	p.await(row + `.textContent.includes("nobody")`)

@@ -193,6 +193,13 @@ func (p *tab) await(expression string) {
 	}
 }
 
+// awaitPage waits until a page is there that a click or a form has led to, as open does.
+func (p *tab) awaitPage(path string) {
+	p.t.Helper()
+	p.await(`location.pathname === ` + quote(path))
+	p.ready()
+}
+
 func (p *tab) tryAwait(expression string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(p.ctx, within)
 	defer cancel()
@@ -250,8 +257,21 @@ func (p *tab) click(selector string) {
 func (p *tab) clickText(text string) {
 	p.t.Helper()
 	const mark = "data-clicked-by-test"
-	p.await(`(() => { const el = [...document.querySelectorAll("main a, main button")].find((el) => el.offsetParent && el.textContent.trim().startsWith(` + quote(text) + `)); el?.setAttribute("` + mark + `", ""); return el; })()`)
-	p.click("[" + mark + "]")
+	must(p.t, poll(p.ctx, patience, func() error {
+		marked, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool](`(() => { const el = [...document.querySelectorAll("main a, main button")].find((el) => el.offsetParent && el.textContent.trim().startsWith(` + quote(text) + `)); el?.setAttribute("` + mark + `", ""); return !!el; })()`))
+		if err == nil && !marked {
+			err = fmt.Errorf("no link or button begins with %q", text)
+		}
+		if err != nil {
+			return err
+		}
+
+		// The page may change in between, and the mark with it.
+		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+		defer cancel()
+
+		return chromedp.Do(ctx, chromedp.Click(chromedp.CSS("["+mark+"]")))
+	}))
 }
 
 // fill replaces the value of a field by typing.
@@ -324,6 +344,7 @@ func (p *tab) checkWidth() {
 // screenshot writes a picture of the page to build/ui, with at most 2,400 pixels of its height.
 func (p *tab) screenshot(name string) {
 	p.t.Helper()
+	p.await(`document.readyState === "complete"`)
 	size := eval[[]float64](p, `[document.documentElement.clientWidth, document.documentElement.scrollHeight]`)
 	beyond := true
 	shot := call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{

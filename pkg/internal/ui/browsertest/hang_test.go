@@ -94,6 +94,6 @@ func testNodeHangs(t *testing.T) {
 	node.stop(false)
 	p.await(`document.getElementById("notice").hidden && document.getElementById("age").textContent === "live"`)
 	p.clickText("backup-db")
-	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+	p.awaitPage("/ui/tasks/default/backup-db")
 	p.checkPolicy()
 }

@@ -148,9 +148,9 @@ func TestRuns_RowOpensTheRun(t *testing.T) {
 	p.open("/ui/runs?show=failed")
 	href = eval[string](p, `document.querySelector("#rows td.break a").pathname`)
 	p.click(`#rows tr:first-child td[data-label="Node"]`)
-	p.await(`location.pathname === ` + quote(href))
+	p.awaitPage(href)
 
 	p.open("/ui/tasks?q=name~backup-db")
 	p.click(`#rows tr:first-child td[data-label="State"]`)
-	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+	p.awaitPage("/ui/tasks/default/backup-db")
 }

@@ -34,7 +34,7 @@ func TestTasks_URLIsTheState(t *testing.T) {
 	at := eval[string](p, "location.href")
 
 	p.clickText("nightly-report")
-	p.await(`location.pathname === "/ui/tasks/default/nightly-report"`)
+	p.awaitPage("/ui/tasks/default/nightly-report")
 	must(t, chromedp.Do(p.ctx, chromedp.NavigateBack()))
 	p.await(found)
 	must(t, chromedp.Do(p.ctx, chromedp.Reload()))
@@ -265,7 +265,7 @@ func TestKeyboard_FindTriggerRead(t *testing.T) {
 	p.press("j")
 	p.await(`document.activeElement.textContent === "backup-db"`)
 	p.press("\r")
-	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+	p.awaitPage("/ui/tasks/default/backup-db")
 	p.ready()
 
 	p.tabTo("Trigger")
@@ -327,7 +327,7 @@ func TestEdit_TwoPeople(t *testing.T) {
 	call(first, page.BringToFront, empty)
 	first.fill("f-description", "of the first")
 	first.clickText("Save")
-	first.await(`location.pathname === "/ui/tasks/default/edited"`)
+	first.awaitPage("/ui/tasks/default/edited")
 
 	call(second, page.BringToFront, empty)
 	second.fill("f-description", "of the second")
@@ -342,7 +342,7 @@ func TestEdit_TwoPeople(t *testing.T) {
 	}
 
 	second.clickText("Overwrite")
-	second.await(`location.pathname === "/ui/tasks/default/edited"`)
+	second.awaitPage("/ui/tasks/default/edited")
 	if s, err := fixture.api.Tasks.Get(t.Context(), "default", "edited"); err != nil || s.Description != "of the second" {
 		t.Errorf("the task has the description %q, %v", s.Description, err)
 	}
@@ -579,5 +579,5 @@ func TestZ_NodeDies(t *testing.T) {
 	p.await(`document.getElementById("age").textContent === "live" && document.getElementById("notice").hidden`)
 	p.checkPolicy()
 	p.clickText("backup-db")
-	p.await(`location.pathname === "/ui/tasks/default/backup-db"`)
+	p.awaitPage("/ui/tasks/default/backup-db")
 }
