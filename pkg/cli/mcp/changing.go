@@ -43,18 +43,16 @@ func (s *server) addChangingTools(m *sdk.Server) {
 }
 
 func (s *server) triggerTask(ctx context.Context, c *client.Client, in triggerInput) (any, error) {
-	r, err := selection.ParseRef(s.Factory, in.Task)
-	if err != nil {
-		return nil, err
-	}
 	if err := (task.ManualInput{Args: in.Args, Env: in.Env}).Validate(); err != nil {
 		return nil, err
 	}
 
-	t, err := c.Tasks.TriggerWith(ctx, r.Namespace, r.Name, client.TriggerRequest{Args: in.Args, Env: in.Env, IdempotencyKey: in.Key}, 0)
-	t.Run = withoutOutput(t.Run)
+	return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) {
+		t, err := c.Tasks.TriggerWith(ctx, r.Namespace, r.Name, client.TriggerRequest{Args: in.Args, Env: in.Env, IdempotencyKey: in.Key}, 0)
+		t.Run = withoutOutput(t.Run)
 
-	return t, selection.ExplainMissing(ctx, s.Factory, c, r, err)
+		return t, err
+	})
 }
 
 // pausedTask is the answer of task_pause and task_resume.
@@ -68,34 +66,25 @@ type pausedTask struct {
 }
 
 func (s *server) pauseTask(ctx context.Context, c *client.Client, in pauseInput) (any, error) {
-	r, err := selection.ParseRef(s.Factory, in.Task)
-	if err != nil {
-		return nil, err
-	}
 	until, err := s.ParseEnd("until", in.Until, s.Zone(output.ReaderZone))
 	if err != nil {
 		return nil, err
 	}
 
-	t, err := c.Tasks.PauseWith(ctx, r.Namespace, r.Name, client.PauseRequest{Until: until, Reason: in.Reason}, 0)
-
-	return newPausedTask(t), selection.ExplainMissing(ctx, s.Factory, c, r, err)
+	return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) {
+		return newPausedTask(c.Tasks.PauseWith(ctx, r.Namespace, r.Name, client.PauseRequest{Until: until, Reason: in.Reason}, 0))
+	})
 }
 
 func (s *server) resumeTask(ctx context.Context, c *client.Client, in taskInput) (any, error) {
-	r, err := selection.ParseRef(s.Factory, in.Task)
-	if err != nil {
-		return nil, err
-	}
-
-	t, err := c.Tasks.Resume(ctx, r.Namespace, r.Name, 0)
-
-	return newPausedTask(t), selection.ExplainMissing(ctx, s.Factory, c, r, err)
+	return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) {
+		return newPausedTask(c.Tasks.Resume(ctx, r.Namespace, r.Name, 0))
+	})
 }
 
-// newPausedTask returns what a change of the pause has made of a task.
-func newPausedTask(t client.Task) pausedTask {
-	return pausedTask{Namespace: t.Namespace, Name: t.Name, Paused: t.Paused, PausedUntil: t.PausedUntil, Next: t.Next, Result: t.Result}
+// newPausedTask returns what a change of the pause has made of a task, and its error.
+func newPausedTask(t client.Task, err error) (any, error) {
+	return pausedTask{Namespace: t.Namespace, Name: t.Name, Paused: t.Paused, PausedUntil: t.PausedUntil, Next: t.Next, Result: t.Result}, err
 }
 
 func (s *server) retryRun(ctx context.Context, c *client.Client, in retryInput) (any, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
+	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -137,6 +138,18 @@ func problem(fail *failure.Error) failure.Problem {
 	}
 
 	return p
+}
+
+// callTask makes a call about the task that word names. If there is no such task, the error says which names are similar.
+func (s *server) callTask(ctx context.Context, c *client.Client, word string, call func(selection.Ref) (any, error)) (any, error) {
+	r, err := selection.ParseRef(s.Factory, word)
+	if err != nil {
+		return nil, err
+	}
+
+	v, err := call(r)
+
+	return v, selection.ExplainMissing(ctx, s.Factory, c, r, err)
 }
 
 // connect returns the client. A session may last for days, so the token is read again for each call: it may have been renewed.

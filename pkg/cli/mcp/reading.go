@@ -132,32 +132,23 @@ func (s *server) listTasks(ctx context.Context, c *client.Client, in taskListInp
 }
 
 func (s *server) getTask(ctx context.Context, c *client.Client, in taskInput) (any, error) {
-	r, err := selection.ParseRef(s.Factory, in.Task)
-	if err != nil {
-		return nil, err
-	}
+	return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) {
+		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
+		if t.LastRun != nil {
+			*t.LastRun = withoutOutput(*t.LastRun)
+		}
 
-	t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
-	if t.LastRun != nil {
-		*t.LastRun = withoutOutput(*t.LastRun)
-	}
-
-	return t, selection.ExplainMissing(ctx, s.Factory, c, r, err)
+		return t, err
+	})
 }
 
 func (s *server) taskStats(ctx context.Context, c *client.Client, in statsInput) (any, error) {
-	r, err := selection.ParseRef(s.Factory, in.Task)
-	if err != nil {
-		return nil, err
-	}
 	since, err := s.ParseTime("since", in.Since, s.Zone(output.ReaderZone), schedule.Past)
 	if err != nil {
 		return nil, err
 	}
 
-	stats, err := c.Tasks.Stats(ctx, r.Namespace, r.Name, since)
-
-	return stats, selection.ExplainMissing(ctx, s.Factory, c, r, err)
+	return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) { return c.Tasks.Stats(ctx, r.Namespace, r.Name, since) })
 }
 
 func (s *server) listRuns(ctx context.Context, c *client.Client, in runListInput) (any, error) {
@@ -172,30 +163,22 @@ func (s *server) listRuns(ctx context.Context, c *client.Client, in runListInput
 	}
 	filter.Dead = in.Dead
 
-	var runs []task.Run
+	answer := func(runs []task.Run, err error) (any, error) {
+		for i := range runs {
+			runs[i] = withoutOutput(runs[i])
+		}
+
+		return newList(runs, limit), err
+	}
 	if in.Task != "" {
-		r, err := selection.ParseRef(s.Factory, in.Task)
-		if err != nil {
-			return nil, err
-		}
-		runs, err = c.Runs.ListByTask(ctx, r.Namespace, r.Name, filter)
-		if err != nil {
-			return nil, selection.ExplainMissing(ctx, s.Factory, c, r, err)
-		}
-	} else {
-		if filter.Namespace, err = s.scope(in.Namespace); err != nil {
-			return nil, err
-		}
-		if runs, err = c.Runs.List(ctx, filter); err != nil {
-			return nil, err
-		}
+		return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) { return answer(c.Runs.ListByTask(ctx, r.Namespace, r.Name, filter)) })
 	}
 
-	for i := range runs {
-		runs[i] = withoutOutput(runs[i])
+	if filter.Namespace, err = s.scope(in.Namespace); err != nil {
+		return nil, err
 	}
 
-	return newList(runs, limit), nil
+	return answer(c.Runs.List(ctx, filter))
 }
 
 func (s *server) why(ctx context.Context, c *client.Client, in whyInput) (any, error) {
@@ -226,12 +209,10 @@ func (s *server) next(ctx context.Context, c *client.Client, in nextInput) (any,
 	}
 
 	if in.Task != "" {
-		r, err := selection.ParseRef(s.Factory, in.Task)
-		if err != nil {
-			return nil, err
-		}
-		ticks, err := c.Ticks.ListByTask(ctx, r.Namespace, r.Name, limit+1, time.Time{})
-		return newList(ticks, limit), selection.ExplainMissing(ctx, s.Factory, c, r, err)
+		return s.callTask(ctx, c, in.Task, func(r selection.Ref) (any, error) {
+			ticks, err := c.Ticks.ListByTask(ctx, r.Namespace, r.Name, limit+1, time.Time{})
+			return newList(ticks, limit), err
+		})
 	}
 
 	var info client.ListInfo
