@@ -40,6 +40,9 @@ type (
 		Until     string   `json:"until,omitempty" jsonschema:"only ticks before this time, or older than a duration"`
 		Limit     int      `json:"limit,omitempty" jsonschema:"1 to 200; default: 20"`
 	}
+	runInput struct {
+		Run string `json:"run" jsonschema:"TASK for its latest run, TASK@-1, TASK@02:30, or the id of a run"`
+	}
 	whyInput struct {
 		Task     string `json:"task" jsonschema:"NAME or NAMESPACE/NAME, or a run: TASK@-1, TASK@02:30, or its id"`
 		At       string `json:"at,omitempty" jsonschema:"explain this time, in the past or the future: 2026-03-29 02:30, 02:30, yesterday 18:00, or a date"`
@@ -81,6 +84,7 @@ func (s *server) addReadingTools(m *sdk.Server) {
 	addTool(s, m, tool("task_get", "Show a task: its whole specification, state, next tick and last run."), s.getTask)
 	addTool(s, m, tool("task_stats", "Statistics about the runs of a task: success rate, durations, lateness, and reasons of failures."), s.taskStats)
 	addTool(s, m, tool("run_list", "List runs, the newest first, and ticks that did not run. With task: the history of that task."+more), s.listRuns)
+	addTool(s, m, tool("run_get", "Show a run: when and where it ran, its attempts, and the states of its parts or steps. more: true means that not all parts fit."), s.getRun)
 	addTool(s, m, tool("why", "Explain why a task ran, did not run, or will run. Without a time: the latest tick and the next one."), s.why)
 	addTool(s, m, tool("next", "List the next ticks of one task or of all tasks."+more), s.next)
 	addTool(s, m, tool("load", "How many runs fall due in each of the coming hours, the busiest minutes, and what would lower the peaks."), s.load)
@@ -179,6 +183,63 @@ func (s *server) listRuns(ctx context.Context, c *client.Client, in runListInput
 	}
 
 	return answer(c.Runs.List(ctx, filter))
+}
+
+// runAnswer is a run with the states of its parts, or of the steps of a workflow with their first items.
+type runAnswer struct {
+	runcmd.ShownRun
+	// More means that the answer does not have all parts.
+	More bool `json:"more,omitempty"`
+}
+
+func (s *server) getRun(ctx context.Context, c *client.Client, in runInput) (any, error) {
+	r, err := runcmd.Find(ctx, s.Factory, c, in.Run)
+	if err != nil {
+		return nil, err
+	}
+
+	r.Run = withoutOutput(r.Run)
+	if r.Steps != nil {
+		if r.Fan != nil {
+			r.Fan.Parts = nil // the steps have them
+		}
+		for _, step := range r.Steps.Steps {
+			for i := range step.Parts {
+				step.Parts[i].Results = nil
+			}
+		}
+	}
+
+	return &runAnswer{ShownRun: r}, nil
+}
+
+// shorten removes parts: first those that succeeded, then half of them. Of steps it removes half of the items; those that failed
+// come first there.
+func (a *runAnswer) shorten() bool {
+	a.More = true
+
+	if a.Fan != nil && len(a.Fan.Parts) > 0 {
+		all := len(a.Fan.Parts)
+		a.Fan.Parts = slices.DeleteFunc(a.Fan.Parts, func(p task.Part) bool { return p.State == task.Succeeded })
+		if len(a.Fan.Parts) == all {
+			a.Fan.Parts = a.Fan.Parts[:all/2]
+		}
+		return true
+	}
+	if a.Steps == nil {
+		return false
+	}
+
+	most := 0
+	for _, step := range a.Steps.Steps {
+		most = max(most, len(step.Parts))
+	}
+	for i := range a.Steps.Steps {
+		step := &a.Steps.Steps[i]
+		step.Parts = step.Parts[:min(len(step.Parts), most/2)]
+	}
+
+	return most > 0
 }
 
 func (s *server) why(ctx context.Context, c *client.Client, in whyInput) (any, error) {
@@ -311,8 +372,8 @@ func readOutput(ctx context.Context, c *client.Client, run task.Run, o client.Lo
 	return string(b), err
 }
 
-// withoutOutput returns a run without what processes have written: the end of its output, and what it and its causes have reported
-// in their status files.
+// withoutOutput returns a run without what processes have written: the end of its output, and what it, its parts and its causes have
+// reported in their status files.
 func withoutOutput(r task.Run) task.Run {
 	r.OutputTail, r.StatusReport = "", task.StatusReport{}
 	r.Causes = slices.Clone(r.Causes)
@@ -322,6 +383,10 @@ func withoutOutput(r task.Run) task.Run {
 	if r.Fan != nil {
 		fan := *r.Fan
 		fan.Checkpoints = nil
+		fan.Parts = slices.Clone(fan.Parts)
+		for i := range fan.Parts {
+			fan.Parts[i].Results = nil
+		}
 		r.Fan = &fan
 	}
 

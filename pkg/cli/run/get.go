@@ -44,18 +44,8 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		r, err := selection.FindRun(cmd.Context(), f, c, words[0])
+		r, err := findWithProgress(cmd.Context(), f, c, words[0])
 		if err != nil {
-			return err
-		}
-
-		if r.State.Active() { // lists do not contain the progress
-			if now, err := c.Runs.Get(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
-				r = now
-			}
-		}
-
-		if r, err = logs.WithPartStates(cmd.Context(), c, r); err != nil {
 			return err
 		}
 
@@ -71,7 +61,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return watchRun(cmd.Context(), f, c, r, zone)
 		}
 
-		shown, err := withSteps(cmd.Context(), c, r)
+		shown, err := withSteps(cmd.Context(), c, r, maxShownItems)
 		if err != nil {
 			return err
 		}
@@ -82,8 +72,34 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// shownRun is a run with the states of its steps, if it is one of a workflow.
-type shownRun struct {
+// findWithProgress returns the run that a word names, with the progress and the states of its parts. Lists omit them.
+func findWithProgress(ctx context.Context, f *factory.Factory, c *client.Client, word string) (task.Run, error) {
+	r, err := selection.FindRun(ctx, f, c, word)
+	if err != nil {
+		return r, err
+	}
+
+	if r.State.Active() {
+		if now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID); err == nil {
+			r = now
+		}
+	}
+
+	return logs.WithPartStates(ctx, c, r)
+}
+
+// Find returns the run that a word names, as run get shows it, with the first items of each step.
+func Find(ctx context.Context, f *factory.Factory, c *client.Client, word string) (ShownRun, error) {
+	r, err := findWithProgress(ctx, f, c, word)
+	if err != nil {
+		return ShownRun{}, err
+	}
+
+	return withSteps(ctx, c, r, 0)
+}
+
+// ShownRun is a run with the states of its steps, if it is one of a workflow.
+type ShownRun struct {
 	task.Run
 	Steps *client.RunSteps `json:"steps,omitempty"`
 }
@@ -91,14 +107,15 @@ type shownRun struct {
 // maxShownItems is how many items of each step are read: all that a map can have.
 const maxShownItems = task.MaxMapItems
 
-// withSteps reads the steps of a run. A run that waits has no steps on record, so its task says whether it is a workflow.
-func withSteps(ctx context.Context, c *client.Client, r task.Run) (shownRun, error) {
-	shown := shownRun{Run: r}
+// withSteps reads the steps of a run, with at most this many items of each; 0 means the default. A run that waits has no steps on
+// record, so its task says whether it is a workflow.
+func withSteps(ctx context.Context, c *client.Client, r task.Run, items int) (ShownRun, error) {
+	shown := ShownRun{Run: r}
 	if r.Fan == nil && r.State != task.Queued || r.Fan != nil && r.Fan.Flow == nil {
 		return shown, nil
 	}
 
-	steps, err := c.Runs.Steps(ctx, r.Namespace, r.Task, r.ID, client.StepsOptions{Items: maxShownItems})
+	steps, err := c.Runs.Steps(ctx, r.Namespace, r.Task, r.ID, client.StepsOptions{Items: items})
 	var e *client.Error
 	if errors.As(err, &e) && (e.Code == client.CodeNoSteps || e.Status == http.StatusNotFound) && r.Fan == nil {
 		return shown, nil
@@ -112,7 +129,7 @@ func withSteps(ctx context.Context, c *client.Client, r task.Run) (shownRun, err
 }
 
 // describeRun adds the details of a run. zone is the time zone of its task.
-func describeRun(f *factory.Factory, d *output.Details, shown shownRun, zone string) {
+func describeRun(f *factory.Factory, d *output.Details, shown ShownRun, zone string) {
 	r := shown.Run
 	at := func(t task.Time) string {
 		if t.IsZero() {

@@ -15,7 +15,7 @@ import (
 func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	d := factorytest.New("")
 	r := task.Run{ID: "i", State: task.Failed, Message: "\x1b]0;owned\a", Reason: "\x1b[2J", Node: "n", OutputSummary: task.OutputSummary{OutputTail: "a\x1b[31mb\rc\n\td"}}
-	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, shownRun{Run: r}, "UTC") }); err != nil {
+	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, ShownRun{Run: r}, "UTC") }); err != nil {
 		t.Fatal(err)
 	}
 
@@ -39,7 +39,7 @@ func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
 			d := factorytest.New("")
 			d.Format, d.Terminal = format, func(any) (int, bool) { return 80, true }
 
-			if err := output.EmitOne(&d.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, shownRun{Run: r}, "UTC") }); err != nil {
+			if err := output.EmitOne(&d.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, ShownRun{Run: r}, "UTC") }); err != nil {
 				t.Fatal(err)
 			}
 
@@ -58,7 +58,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	r := task.Run{ID: "20261120T220000.000Z-k3f9", Namespace: "default", Task: "index", State: task.Running, Attempt: 1,
 		FanOut: task.FanOut{Fan: &task.Fan{Count: 3, Need: 1, Ended: 1, Succeeded: 1}}}
 	d := factorytest.New("")
-	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, shownRun{Run: r}, "") }); err != nil {
+	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, ShownRun{Run: r}, "") }); err != nil {
 		t.Fatal(err)
 	}
 

@@ -322,35 +322,35 @@ func matchesFilter(f client.RunListOptions, r task.Run) bool {
 
 // watchRun implements run get -w. It ends with the run.
 func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, zone string) error {
-	w := &watch.List[shownRun]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
+	w := &watch.List[ShownRun]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) {
 		parent, _, isPart := task.ParentOf(e.Run)
 		return "", e.Run == r.ID || isPart && parent == r.ID
 	}
-	w.Read = func(ctx context.Context, _ int) ([]shownRun, error) {
+	w.Read = func(ctx context.Context, _ int) ([]ShownRun, error) {
 		now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 		if err != nil {
 			return nil, err
 		}
-		shown, err := withSteps(ctx, c, now)
-		return []shownRun{shown}, err
+		shown, err := withSteps(ctx, c, now, maxShownItems)
+		return []ShownRun{shown}, err
 	}
 
-	w.Table = func(list []shownRun, wide bool) *output.Table {
+	w.Table = func(list []ShownRun, wide bool) *output.Table {
 		return view.RunTable(f, []task.Run{list[0].Run}, true, wide, view.Zones{"": zone})
 	}
 
-	w.Page = func(list []shownRun) string {
+	w.Page = func(list []ShownRun) string {
 		d := &output.Details{Printer: &f.Printer}
 		describeRun(f, d, list[0], zone)
 		return d.String()
 	}
 
-	name := func(r shownRun) string { return selection.RunName(r.Run) }
-	w.Key, w.Name, w.Comparable = name, name, func(r shownRun) any { return r }
+	name := func(r ShownRun) string { return selection.RunName(r.Run) }
+	w.Key, w.Name, w.Comparable = name, name, func(r ShownRun) any { return r }
 	w.Removed = func(key string) any { return watch.Removed{ID: key, Left: true} }
-	w.Done = func(list []shownRun) bool { return len(list) == 1 && list[0].State.Final() }
-	w.Moving = func(list []shownRun) bool { return len(list) == 1 && list[0].State.Active() } // the progress of an active run changes without events
+	w.Done = func(list []ShownRun) bool { return len(list) == 1 && list[0].State.Final() }
+	w.Moving = func(list []ShownRun) bool { return len(list) == 1 && list[0].State.Active() } // the progress of an active run changes without events
 
 	return w.Run(ctx)
 }
