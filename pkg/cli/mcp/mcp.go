@@ -44,18 +44,14 @@ func Command(f *factory.Factory) *cobra.Command {
 				in = io.NopCloser(f.In)
 			}
 
-			return s.newSDKServer().Run(cmd.Context(), answeredTransport{&sdk.IOTransport{Reader: in, Writer: unclosed{f.Out}}})
+			out := &sharedOutput{out: f.Out}
+			return s.newSDKServer().Run(cmd.Context(), answeredTransport{&sdk.IOTransport{Reader: newCheckedInput(in, out), Writer: out}})
 		},
 	}
 	cmd.Flags().BoolVar(&s.allowChanges, "allow-changes", false, "also offer tools that trigger, pause and resume tasks, and retry runs")
 
 	return factory.LimitFormats(cmd, output.FormatTable)
 }
-
-// unclosed is a writer that stays open when the session ends.
-type unclosed struct{ io.Writer }
-
-func (unclosed) Close() error { return nil }
 
 // server answers the calls of one session.
 type server struct {
