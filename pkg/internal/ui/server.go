@@ -2,7 +2,6 @@ package ui
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -330,12 +329,6 @@ func (s *Server) page(r *http.Request, title string) Page {
 	}
 }
 
-// zippers are writers that compress pages. Each holds most of a megabyte.
-var zippers = sync.Pool{New: func() any {
-	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
-	return z
-}}
-
 // render answers with a page. Nothing is sent if the template fails.
 func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, t *template.Template, data any) {
 	var b bytes.Buffer
@@ -349,21 +342,8 @@ func (s *Server) render(w http.ResponseWriter, r *http.Request, status int, t *t
 
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Vary", "Accept-Encoding, Cookie")
-
-	if !acceptsGzip(r) {
-		w.WriteHeader(status)
-		_, _ = w.Write(b.Bytes()) // an error means that the browser has gone
-		return
-	}
-
-	h.Set("Content-Encoding", "gzip")
-	w.WriteHeader(status)
-	z, _ := zippers.Get().(*gzip.Writer)
-	defer zippers.Put(z)
-	z.Reset(w)
-	_, _ = z.Write(b.Bytes())
-	_ = z.Close()
+	h.Set("Vary", "Cookie")
+	writeCompressed(w, r, status, b.Bytes())
 }
 
 // themeCookie has the theme that a viewer has chosen.

@@ -13,9 +13,10 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/carillonhq/carillon/pkg/internal/overview"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
@@ -276,11 +277,11 @@ type staticFiles struct {
 }
 
 type staticFile struct {
-	contentType   string
-	plain, zipped []byte
+	contentType string
+	content     []byte
 }
 
-// newStaticFiles reads and compresses the files.
+// newStaticFiles reads the files.
 func newStaticFiles(fsys fs.FS) (*staticFiles, error) {
 	s := &staticFiles{paths: map[string]string{}, files: map[string]*staticFile{}}
 
@@ -293,9 +294,7 @@ func newStaticFiles(fsys fs.FS) (*staticFiles, error) {
 		script.Write(bytes.TrimRight(b, "\n"))
 		script.WriteString("\n;\n")
 	}
-	if err := s.add(scriptName, script.Bytes()); err != nil {
-		return nil, err
-	}
+	s.add(scriptName, script.Bytes())
 
 	names, err := fs.Glob(fsys, "static/*")
 	if err != nil {
@@ -311,37 +310,18 @@ func newStaticFiles(fsys fs.FS) (*staticFiles, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.add(path.Base(name), b); err != nil {
-			return nil, err
-		}
+		s.add(path.Base(name), b)
 	}
 
 	return s, nil
 }
 
 // add adds a file.
-func (s *staticFiles) add(name string, content []byte) error {
+func (s *staticFiles) add(name string, content []byte) {
 	ext := path.Ext(name)
-	f := &staticFile{contentType: contentTypes[ext], plain: content}
-
-	var zipped bytes.Buffer
-	z, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	if _, err := z.Write(content); err != nil {
-		return err
-	}
-	if err := z.Close(); err != nil {
-		return err
-	}
-	f.zipped = zipped.Bytes()
-
 	sum := sha256.Sum256(content)
 	hashed := fmt.Sprintf("%s-%s%s", strings.TrimSuffix(name, ext), hex.EncodeToString(sum[:6]), ext)
-	s.paths[name], s.files[hashed] = "/ui/static/"+hashed, f
-
-	return nil
+	s.paths[name], s.files[hashed] = "/ui/static/"+hashed, &staticFile{contentTypes[ext], content}
 }
 
 // path returns the path of a file, for templates.
@@ -364,25 +344,23 @@ func (s *staticFiles) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	h.Set("Content-Type", f.contentType)
-	h.Set("Vary", "Accept-Encoding")
-
-	b := f.plain
-	if acceptsGzip(r) {
-		h.Set("Content-Encoding", "gzip")
-		b = f.zipped
-	}
-
-	h.Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b) // an error means that the browser has gone
+	writeCompressed(w, r, http.StatusOK, f.content)
 }
 
-// acceptsGzip reports whether an answer may be compressed.
-func acceptsGzip(r *http.Request) bool {
-	for _, part := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
-		name, weight, _ := strings.Cut(strings.TrimSpace(part), ";")
-		if strings.EqualFold(strings.TrimSpace(name), "gzip") {
-			return strings.ReplaceAll(weight, " ", "") != "q=0"
-		}
+// compress compresses answers with gzip if the browser accepts that. Small ones fit into a packet or two anyway.
+var compress = func() func(http.Handler) http.HandlerFunc {
+	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	if err != nil {
+		panic(err) // the options are constant
 	}
-	return false
+
+	return wrap
+}()
+
+// writeCompressed writes an answer, compressed if the browser accepts that.
+func writeCompressed(w http.ResponseWriter, r *http.Request, status int, content []byte) {
+	compress(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write(content) // an error means that the browser has gone
+	})).ServeHTTP(w, r)
 }
