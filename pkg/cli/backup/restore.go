@@ -293,6 +293,7 @@ func instant(t task.Time) string { return t.UTC().Format(time.RFC3339) }
 // installed is the result of --install.
 type installed struct {
 	Already bool     `json:"already"`
+	Started bool     `json:"started"` // the agent has been started since, so there is no undo
 	Etcd    string   `json:"etcd"`
 	Former  string   `json:"former,omitempty"`
 	Epoch   int      `json:"epoch"`
@@ -311,22 +312,34 @@ func (r *restoreFlags) runInstall(ctx context.Context, f *factory.Factory) error
 		return err
 	}
 
-	result := installed{i.Already, i.Etcd, i.Former, i.Prepared.Restored.Epoch, i.Undo()}
+	result := installed{i.Already, i.Started, i.Etcd, i.Former, i.Prepared.Restored.Epoch, i.Undo()}
+	if result.Undo == nil {
+		result.Undo = []string{}
+	}
 
-	return output.EmitOne(&f.Printer, result, i.Prepared.Restored.ID, func(d *output.Details) {
-		what := "has the restored data, of epoch " + fmt.Sprint(result.Epoch)
-		if i.Already {
-			what += "; it had them before, and nothing was changed"
-		}
-		d.Field("etcd", "%s %s", i.Etcd, what)
-		if i.Former != "" {
-			d.Field("Former data", "%s", i.Former)
-		}
-		d.Field("Undo", "%s   (only before the agent is started)", strings.Join(result.Undo, "; "))
-		if len(i.Prepared.Members) > 1 {
-			d.Field("Next", "install it on the other members, and then start the agents (systemctl start carillon)")
-		} else {
-			d.Field("Next", "start the agent (systemctl start carillon)")
-		}
-	})
+	return output.EmitOne(&f.Printer, result, i.Prepared.Restored.ID, func(d *output.Details) { showInstalled(d, result, len(i.Prepared.Members)) })
+}
+
+// showInstalled prints the result of --install for people. members is the number of members of the cluster.
+func showInstalled(d *output.Details, i installed, members int) {
+	what := "has the restored data, of epoch " + fmt.Sprint(i.Epoch)
+	if i.Already {
+		what += "; it had them before, and nothing was changed"
+	}
+	d.Field("etcd", "%s %s", i.Etcd, what)
+	if i.Former != "" {
+		d.Field("Former data", "%s", i.Former)
+	}
+
+	if i.Started {
+		d.Field("Undo", "impossible: the agent has been started since; to go back, prepare another restore")
+	} else {
+		d.Field("Undo", "%s   (only before the agent is started)", strings.Join(i.Undo, "; "))
+	}
+
+	if members > 1 {
+		d.Field("Next", "install it on the other members, and then start the agents (systemctl start carillon)")
+	} else {
+		d.Field("Next", "start the agent (systemctl start carillon)")
+	}
 }

@@ -47,12 +47,19 @@ type Installed struct {
 	Prepared *Prepared
 	// Already says that the restore was installed before, and that Install has changed nothing.
 	Already bool
+	// Started says that the agent was started after that, so the installation cannot be undone any more.
+	Started bool
 	Etcd    string // the directory with the data of etcd
 	Former  string // where its former data are; empty if there were none
 }
 
-// Undo returns the commands that undo the installation, while the agent has not been started.
+// Undo returns the commands that undo the installation. There are none after the agent was started: the other members know what this
+// one has acknowledged since.
 func (i *Installed) Undo() []string {
+	if i.Started {
+		return nil
+	}
+
 	commands := []string{"mv " + quoteShell(i.Etcd) + " " + quoteShell(i.Etcd+".restored-"+i.Prepared.Restored.ID)}
 	if i.Former != "" {
 		commands = append(commands, "mv "+quoteShell(i.Former)+" "+quoteShell(i.Etcd))
@@ -123,6 +130,12 @@ func Install(ctx context.Context, prepared string, t Target) (_ *Installed, err 
 			return nil, err
 		}
 		result.noteFormer(former)
+
+		if result.Started, err = changedSinceInstall(result.Etcd); err != nil {
+			return nil, err
+		}
+		// A clock that was set back hides changes from their times.
+		result.Started = result.Started || state.Epoch() >= p.Restored.Epoch
 
 		return result, nil
 	}
@@ -199,6 +212,34 @@ func installedID(dir string) (string, error) {
 	}
 
 	return strings.TrimSpace(string(id)), nil
+}
+
+// changedSinceInstall reports whether etcd was started on installed data. It writes to its files then, and installedFile was written
+// last before.
+func changedSinceInstall(dir string) (changed bool, err error) {
+	marker, err := os.Stat(filepath.Join(dir, installedFile))
+	if err != nil {
+		return false, err
+	}
+
+	err = filepath.WalkDir(filepath.Join(dir, "member"), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if info.ModTime().After(marker.ModTime()) {
+			changed = true
+			return fs.SkipAll
+		}
+
+		return nil
+	})
+
+	return changed, err
 }
 
 // stage restores prepared.db into a new directory beside the data of etcd. It first removes what an interrupted Install has left there.

@@ -632,9 +632,20 @@ func TestRestore_InterruptedAtEachStepAndRepeated(t *testing.T) {
 		break
 	}
 
+	// content reads from a copy: a start of etcd on the data themselves is the end of the undo.
 	content := func() string {
-		s.start()
+		dir := filepath.Join(t.TempDir(), etcdDir)
+		err := errors.Join(os.Mkdir(dir, 0o700), os.CopyFS(dir, os.DirFS(filepath.Join(s.dir, etcdDir))))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if s.server, err = embeddedtest.Start(t.Context(), dir, 0); err != nil {
+			t.Fatal(err)
+		}
 		defer s.stop()
+		s.client = s.server.Client()
+
 		return s.get(s.keys.Specs() + "default/a")
 	}
 
@@ -691,17 +702,30 @@ func (s *site) checkUndo(i *Installed) {
 	}
 }
 
-// To install a restore again would take back what the member has promised to the others.
+// To install a restore again, or to undo it, would take back what the member has promised to the others. So a repetition prints the
+// commands of the undo only before the first start.
 func TestInstall_TwiceChangesNothing(t *testing.T) {
 	s := newSite(t)
 	o := s.options()
-	s.restore(s.backup(), o)
+	if _, err := prepare(t.Context(), s.backup(), o); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+
+	for n := range 2 {
+		i, err := Install(t.Context(), filepath.Join(o.Work, PreparedFile), s.target())
+		if err != nil || i.Already != (n == 1) || i.Started || len(i.Undo()) != 2 {
+			t.Fatalf("before the start: %+v, %v, %q", i, err, i.Undo())
+		}
+	}
+
+	s.start()
 	s.put(s.keys.Specs()+"default/a", "after")
 	s.stop()
 
 	i, err := Install(t.Context(), filepath.Join(o.Work, PreparedFile), s.target())
-	if err != nil || !i.Already {
-		t.Fatalf("%+v, %v", i, err)
+	if err != nil || !i.Already || !i.Started || len(i.Undo()) != 0 {
+		t.Fatalf("after the start: %+v, %v, %q", i, err, i.Undo())
 	}
 
 	s.start()
