@@ -68,27 +68,56 @@ func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 // keepFormer renames the files of an earlier attempt with the same number, if there are any. It is one of a history that was lost when
 // etcd was restored from a backup. Its output must not be taken for that of the attempt that begins, even if that prints nothing.
 // The renamed files expire as they would have.
+//
+// If the process ends in the middle, the next call renames the remaining files to the same name, so that all files of the earlier
+// attempt stay together.
 func (s *Spool) keepFormer(log string) {
-	base := strings.TrimSuffix(log, endLog)
-	isThere := func(end string) bool { return unix.Access(base+end, unix.F_OK) == nil }
-	if !isThere(endLog) && !isThere(endPacked) && !isThere(endMail) {
+	if len(formerRenames(log)) == 0 {
 		return
 	}
 
 	s.mu.Lock() // the packer must not replace the log meanwhile
 	defer s.mu.Unlock()
 
-	former := base + endFormer + time.Now().UTC().Format("20060102T150405.000000000Z")
-	for _, end := range fileEndings {
-		if end == endTemp {
-			continue // the packer removes it
+	for _, r := range formerRenames(log) {
+		if err := os.Rename(r.from, r.to); err != nil {
+			s.log.Warn("cannot rename the output of an earlier attempt", zap.String("path", r.from), zap.Error(err))
+			continue
 		}
-		if err := os.Rename(base+end, former+end); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.log.Warn("cannot rename the output of an earlier attempt", zap.String("path", base+end), zap.Error(err))
+		s.log.Info("an earlier attempt has this number, so its output was renamed", zap.String("path", r.to))
+	}
+}
+
+// formerOrder is the order in which keepFormer renames files. It has all of fileEndings but endTemp, which the packer removes.
+var formerOrder = []string{endResponse, endRaw, endKeep, endTimes, endMail, endPacked, endLog}
+
+type rename struct{ from, to string }
+
+// formerRenames returns what keepFormer does. The new name has the time of the file that is renamed last. So it is the same after an
+// interruption.
+func formerRenames(log string) (list []rename) {
+	base := strings.TrimSuffix(log, endLog)
+
+	var at time.Time
+	for _, end := range formerOrder {
+		if info, err := os.Lstat(base + end); err == nil {
+			list, at = append(list, rename{from: base + end}), info.ModTime()
 		}
 	}
 
-	s.log.Info("an earlier attempt has this number, so its output was renamed", zap.String("path", former+endLog))
+	// A file is never replaced. Only two attempts that ended in the same nanosecond need another name.
+	for {
+		former := base + endFormer + at.UTC().Format("20060102T150405.000000000Z")
+		taken := false
+		for i := range list {
+			list[i].to = former + strings.TrimPrefix(list[i].from, base)
+			taken = taken || unix.Access(list[i].to, unix.F_OK) == nil
+		}
+		if !taken {
+			return list
+		}
+		at = at.Add(time.Nanosecond)
+	}
 }
 
 // buildOutput returns an output that is not active yet.

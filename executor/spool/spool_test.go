@@ -215,6 +215,61 @@ func TestSpool_KeepsTheOutputOfAFormerAttemptOfThisNumber(t *testing.T) {
 	}
 }
 
+// If the process ends while it renames the files of an earlier attempt, the next one renames the others to the same name. Nothing is
+// lost, and no file stays for the attempt that begins.
+func TestKeepFormer_InterruptedAtEachStepAndRepeated(t *testing.T) {
+	s := New(Config{Dir: t.TempDir()})
+	all := slices.Clone(formerOrder)
+	for i, ends := range [][]string{all, {endPacked, endTimes, endKeep, endRaw}, {endLog, endPacked}, {endLog, endResponse}, {endMail}, {endKeep, endResponse}} {
+		for _, taken := range []bool{false, true} { // an attempt before has the name
+			for done := 0; done <= len(ends); done++ {
+				path, err := s.Path("default", "job", fmt.Sprintf("r%d-%d-%t", i, done, taken), 1)
+				must(t, err)
+				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+				base := strings.TrimSuffix(path, endLog)
+
+				write := func(text string) {
+					for n, end := range ends {
+						must(t, os.WriteFile(base+end, []byte(text+end), 0o600))
+						at := time.Date(2026, 11, 28, 2, 0, n, 0, time.UTC)
+						must(t, os.Chtimes(base+end, at, at))
+					}
+				}
+
+				if taken {
+					write("before")
+					s.keepFormer(path)
+				}
+
+				write("lost")
+				for _, r := range formerRenames(path)[:done] {
+					must(t, os.Rename(r.from, r.to))
+				}
+				s.keepFormer(path)
+
+				want := []string{"lost"}
+				if taken {
+					want = []string{"before", "lost"}
+				}
+				files, err := filepath.Glob(base + "*")
+				must(t, err)
+				if len(files) != len(want)*len(ends) {
+					t.Errorf("%q after %d renames, taken: %t: the files are %q", ends, done, taken, files)
+				}
+				for _, end := range ends {
+					formers, err := filepath.Glob(base + endFormer + "*Z" + end)
+					must(t, err)
+					for n, file := range formers {
+						if text, err := os.ReadFile(file); err != nil || n >= len(want) || string(text) != want[n]+end {
+							t.Errorf("%s after %d renames has %q, %v", file, done, text, err)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // A write never replaces what is there, whatever happened to the file meanwhile.
 func TestSpool_NeverTruncates(t *testing.T) {
 	s := New(Config{Dir: t.TempDir()})
