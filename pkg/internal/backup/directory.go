@@ -30,7 +30,7 @@ type Listed struct {
 }
 
 // List lists the backups in a directory in the order of history, the latest last: by epoch and revision, not by the times of files. Those
-// of several stopped members, which follow each other, are in the order of raft.
+// of several stopped members are in the order of raft.
 // Those whose place in the history is unknown come first, in the order of their names.
 func List(dir string) ([]Listed, error) {
 	entries, err := os.ReadDir(dir)
@@ -66,14 +66,40 @@ func sortListed(list map[string]Listed) []Listed {
 		return strings.Compare(a.Name, b.Name)
 	})
 
-	// No other backup can be made after the loss of the majority, so those of the members that are left follow each other.
 	for from, to := 0, 0; from < len(sorted); from = to {
-		for to = from + 1; to < len(sorted) && areMembers(sorted[from].Manifest, sorted[to].Manifest); to++ {
+		for to = from + 1; to < len(sorted) && areOfOneEtcd(sorted[to-1].Manifest, sorted[to].Manifest); to++ {
 		}
-		slices.SortFunc(sorted[from:to], func(a, b Listed) int { return compareMembers(a.Manifest, b.Manifest) })
+		copy(sorted[from:to], orderMembers(sorted[from:to]))
 	}
 
 	return sorted
+}
+
+// orderMembers orders the backups of one etcd, which are sorted by their revisions. Those of stopped members are in the order of raft.
+// What a node or etcd itself has backed up was acknowledged, so it follows each member whose log ends before it, whatever a member that
+// was cut off has beyond that.
+func orderMembers(list []Listed) []Listed {
+	var ordered []Listed
+	for _, l := range list {
+		if l.Manifest != nil && l.Manifest.RaftTerm > 0 {
+			ordered = append(ordered, l)
+		}
+	}
+	slices.SortFunc(ordered, func(a, b Listed) int { return compareMembers(a.Manifest, b.Manifest) })
+
+	for _, l := range list {
+		if l.Manifest != nil && l.Manifest.RaftTerm > 0 {
+			continue
+		}
+
+		at := len(ordered)
+		for at > 0 && ordered[at-1].Manifest.RaftTerm > 0 && ordered[at-1].Manifest.Revision >= l.Manifest.Revision {
+			at--
+		}
+		ordered = slices.Insert(ordered, at, l)
+	}
+
+	return ordered
 }
 
 // newListed returns the backup to which a file belongs, or false if the file is not one of a backup.

@@ -3,10 +3,12 @@ package backup_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +77,39 @@ func TestList_OrdersStoppedMembersAsRaftDoes(t *testing.T) {
 	}
 	if want := []int64{500, 80, 100, 90, 95, 10, 50, 2e9}; !slices.Equal(got, want) {
 		t.Errorf("revisions %v instead of %v", got, want)
+	}
+}
+
+// Five members were stopped, and nodes had made backups before that. In each case, the last one has all that was acknowledged.
+func TestSortListed_OfFiveStoppedMembers(t *testing.T) {
+	for what, c := range map[string]struct{ list, want string }{ // term/revision, or the revision of a backup of a node
+		"a backup between the members":                 {"6/100 6/104 105 6/110 5/130 6/109", "5/130 6/100 6/104 105 6/109 6/110"},
+		"one that a member cut off hides":              {"6/100 115 5/130 5/120 6/110 6/110", "5/120 5/130 6/100 6/110 6/110 115"},
+		"one with a higher revision than all":          {"6/100 140 5/130 6/110 6/109 6/109", "5/130 6/100 6/109 6/109 6/110 140"},
+		"one before all":                               {"6/100 50 5/130 6/110 6/109 6/109", "50 5/130 6/100 6/109 6/109 6/110"},
+		"one of the revision of a member":              {"6/100 109 5/130 6/110 6/109 6/109", "5/130 6/100 109 6/109 6/109 6/110"},
+		"several, and three terms":                     {"4/125 101 7/99 105 103 6/112 104 6/130 7/104", "4/125 6/112 6/130 7/99 101 103 104 7/104 105"},
+		"members of an etcd that was restored by hand": {"6/100 110 5/130 1/2000000000 1999999990 2/1999999999", "5/130 6/100 110 1999999990 1/2000000000 2/1999999999"},
+	} {
+		list := map[string]backup.Listed{}
+		for i, word := range strings.Fields(c.list) {
+			m := &backup.Manifest{ID: fmt.Sprint(i), Cluster: "c", Epoch: 1}
+			term, revision, ok := strings.Cut(word, "/")
+			if !ok {
+				term, revision = "0", word
+			}
+			m.RaftTerm, _ = strconv.ParseInt(term, 10, 64)
+			m.Revision, _ = strconv.ParseInt(revision, 10, 64)
+			list[m.ID] = backup.Listed{Name: word, Manifest: m}
+		}
+
+		var got []string
+		for _, l := range backup.SortListed(list) {
+			got = append(got, l.Name)
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
 	}
 }
 

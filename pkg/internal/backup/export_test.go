@@ -5,3 +5,6 @@ func SetBucketTries(n int) (former int) {
 	former, bucketTries = bucketTries, n
 	return former
 }
+
+// SortListed returns backups in the order of List.
+var SortListed = sortListed

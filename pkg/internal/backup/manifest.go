@@ -184,10 +184,10 @@ func compareMembers(a, b *Manifest) int {
 // maxUnacknowledged is more revisions than the log of a member can be ahead of another one. A restore raises the revision by more.
 const maxUnacknowledged = 1_000_000_000
 
-// areMembers reports whether two manifests, the second with the higher revision, may be of stopped members of one etcd. A restore by hand
-// keeps the epoch, but its etcd begins again at term 1.
-func areMembers(a, b *Manifest) bool {
-	return a != nil && b != nil && a.RaftTerm > 0 && b.RaftTerm > 0 && a.Cluster == b.Cluster && a.Epoch == b.Epoch && b.Revision-a.Revision < maxUnacknowledged
+// areOfOneEtcd reports whether two manifests, the second with the higher revision, may be of one etcd. A restore by hand keeps the epoch,
+// but its etcd begins again at term 1.
+func areOfOneEtcd(a, b *Manifest) bool {
+	return a != nil && b != nil && a.Cluster == b.Cluster && a.Epoch == b.Epoch && b.Revision-a.Revision < maxUnacknowledged
 }
 
 // CompareHistory orders manifests by the history of the cluster: the later history is greater, even if its file is older. Backups of
