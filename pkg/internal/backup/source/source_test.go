@@ -265,10 +265,15 @@ func (m *members) stop(names ...string) {
 // leader returns the name of the leader.
 func (m *members) leader() string {
 	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), 30*time.Second)
+	defer cancel()
+
 	for {
 		for name, s := range m.servers {
-			status, err := s.Client().Status(m.Context(), s.Endpoint())
-			ok(m, err)
+			status, err := s.Client().Status(ctx, s.Endpoint())
+			if err != nil {
+				m.Fatalf("the members have no leader: %v", err)
+			}
 			if status.Leader == status.Header.MemberId {
 				return name
 			}
