@@ -1,6 +1,6 @@
 // Package systemd communicates with the service manager that started the daemon. It reports
 // the node's state (Type=notify) and takes over sockets that the service manager
-// has opened (socket activation).
+// has opened (socket activation). It also tells the journal the levels of log messages.
 //
 // Without a service manager, both do nothing: a nil *Notifier reports nothing, and with the zero
 // Sockets the daemon opens its own. A report that cannot be sent, and
