@@ -22,7 +22,8 @@ labels:
 {{- if eq .Values.workload "StatefulSet" }}yes{{ end }}
 {{- end }}
 
-{{- /* The settings of the agents. Those of the user override the others. */}}
+{{- /* The settings of the agents. Those of the user override the others. Go listens for IPv4 and IPv6 at 0.0.0.0, and unlike :: it works
+on hosts whose kernel has no IPv6. */}}
 {{- define "carillon.settings" -}}
 {{- $name := include "carillon.name" . }}
 {{- $domain := printf "%s.%s.svc" (include "carillon.peers" .) .Release.Namespace }}
