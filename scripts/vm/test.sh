@@ -75,6 +75,7 @@ t_installed() {
 	! v2 || [[ $(property ControlGroup) == /system.slice/carillon.service && $(cat /proc/"$(property MainPID)"/cgroup) == 0::/system.slice/carillon.service/daemon ]] ||
 		fail "the daemon is in $(cat /proc/"$(property MainPID)"/cgroup)"
 	is NRestarts 0 || fail "it was restarted $(property NRestarts) times"
+	[[ $(journalctl -u carillon -p info..info -o cat --no-pager) == *$'\n{"level":"info",'* ]] || fail "the journal does not have the priorities of its messages"
 	open_namespace
 	# What several tests run:
 	create hog --limit memory=64Mi -- tail /dev/zero
