@@ -603,6 +603,42 @@ func TestAlerts_OfLimits(t *testing.T) {
 	})
 }
 
+// A pause by a person that follows another one is judged, also if the former one ended without a change of the entry, or if the scheduler
+// had paused the task. In both cases, the row of the task stays paused.
+//
+// Verifies: G58
+func TestAlerts_OfFurtherPauses(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged() // at 12:00
+		w.setClockToNow()
+		w.run("n1")
+		at := func(minute int) task.Time { return task.At(start.Add(time.Duration(minute) * time.Minute)) }
+
+		first := map[string]task.Pause{
+			"ended":  {Since: at(0), By: task.NewActor("ann"), Until: at(2)},
+			"failed": {Since: at(0), By: task.NewActor(task.PausedByFailures)},
+		}
+		for name, p := range first {
+			w.create(name, cronned("@manual"), allow, alerting(func(a *task.Alerts) { a.Failures, a.MaxPause = new(0), task.Duration(5*time.Minute) }))
+			w.pauseBy(name, p)
+		}
+
+		// By then all tasks have been judged, and nothing more is expected of their first pauses.
+		time.Sleep(time.Until(start.Add(7 * time.Minute)))
+		w.wantAlerts(0, map[string]string{})
+		w.setClockToNow()
+		for name := range first {
+			w.pauseBy(name, task.Pause{Since: at(7), By: task.NewActor("ann")})
+		}
+
+		time.Sleep(time.Until(start.Add(11*time.Minute + 50*time.Second)))
+		w.wantAlerts(0, map[string]string{})
+		w.wantAlerts(time.Minute, map[string]string{"ended max_pause": "open", "failed max_pause": "open"})
+	})
+}
+
 // readRules returns a function that returns the rules of alerts as etcd has them.
 func (w *world) readRules() func() *alert.Rules {
 	var known *alert.Rules

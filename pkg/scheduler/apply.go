@@ -93,7 +93,11 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		s.rows.Forget(t)
 	}
 
-	s.rows.Touch(t)
+	if ev.Mod > t.Mod {
+		s.rows.NoteEntry(t)
+	} else {
+		s.rows.Touch(t) // this owner has written it
+	}
 
 	wasPaused, generation := t.Paused, t.Generation
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create

@@ -125,6 +125,14 @@ func (in *Index) setWatch(slot int32, r *Row, alerts *task.Alerts, byRule bool) 
 	}
 }
 
+// JudgeAgain requests that the task in a slot is judged at the next visit, because its entry has changed.
+func (in *Index) JudgeAgain(slot int32) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+
+	in.chunks[slot/chunkRows].setJudgeAt(slot%chunkRows, 0)
+}
+
 // SetRules sets what is expected of tasks that do not say so themselves. nil: nothing. The rules must not change afterwards.
 func (in *Index) SetRules(rules Rules) {
 	in.mu.Lock()
@@ -183,7 +191,7 @@ type WatchedRow struct {
 
 	// NotMet has the flags of the expectations that are not met (AlertFlags).
 	NotMet Flags
-	// JudgeAt is when an expectation may be not met without a change of the row, in Unix seconds; 0: at any time.
+	// JudgeAt is when an expectation may be not met without a change of the row, in Unix seconds. It is 0 if the task has changed.
 	JudgeAt uint32
 	// Waiting is for how many minutes there has been no verdict, at most 127. Unknown is set if the records did not tell.
 	Waiting uint8

@@ -448,26 +448,23 @@ func (v *evaluation) apply(now time.Time) {
 
 	t.readAt, t.alerts, t.ends, t.isJudged = now, v.job.alerts, v.job.ends, o.isJudged()
 	rests := true // the row says something else than the records
-	isPaused := false
 
 	isWatched := s.Index.ChangeWatched(v.job.slot, v.job.name, func(w *readmodel.WatchedRow) {
 		w.NotMet = t.notMet()
 
-		// A change of the task since the visit, or its pause, has cleared JudgeAt. It must be judged again.
-		isSame := w.Alerts == v.job.alerts && w.Row.Schedule == v.job.schedule && w.Row.Flags&readmodel.Paused == v.job.ends.flags&readmodel.Paused
-		if isSame && o.isJudged() {
-			w.JudgeAt = seconds(o.next)
-		}
-
+		// A change of the task since the visit has cleared JudgeAt. It must be judged again.
+		hasChanged := w.JudgeAt == 0
 		switch {
 		case o.isUnknown:
-			w.Unknown, w.JudgeAt = true, 0
+			w.Unknown, w.JudgeAt = true, alwaysDue
 		case o.isJudged():
-			w.Waiting, w.Unknown = 0, false
+			w.Waiting, w.Unknown, w.JudgeAt = 0, false, seconds(o.next)
+		}
+		if hasChanged {
+			w.JudgeAt = 0
 		}
 
 		rests = s.rowDiffers(w, t, now)
-		isPaused = w.Row.Flags.Has(readmodel.Paused)
 	})
 
 	// A write that was not answered may have been applied, or may be later. So the alerts of the shard are read again.
@@ -489,9 +486,6 @@ func (v *evaluation) apply(now time.Time) {
 		t.readAgain = now.Add(readPause)
 	case rests:
 		t.readAgain = now.Add(refreshEvery)
-		if isPaused { // the row stays the same when a person pauses a task that was paused after failures
-			t.readAgain = now.Add(unknownPause)
-		}
 		if !o.next.IsZero() {
 			t.readAgain = earlier(t.readAgain, o.next)
 		}

@@ -18,8 +18,12 @@ const (
 	differs               // the records of the task must be read
 )
 
-// noJudgement is a WatchedRow.JudgeAt that never comes.
-const noJudgement = math.MaxUint32
+const (
+	// noJudgement is a WatchedRow.JudgeAt that never comes.
+	noJudgement = math.MaxUint32
+	// alwaysDue is one that has passed. It is not 0, so that a change of the task while it is judged can be seen.
+	alwaysDue = 1
+)
 
 // eye compares rows with alerts in one visit of a shard.
 type eye struct {
@@ -161,5 +165,5 @@ func seconds(at time.Time) uint32 {
 	if at.IsZero() {
 		return noJudgement
 	}
-	return uint32(min(max(at.Add(time.Second-time.Nanosecond).Unix(), 1), noJudgement))
+	return uint32(min(max(at.Add(time.Second-time.Nanosecond).Unix(), alwaysDue), noJudgement))
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/alert"
 	"github.com/carillonhq/carillon/pkg/internal/readmodel"
-	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -24,8 +23,8 @@ const (
 	// refreshEvery is how often the alerts of a shard, and each task with an alert, are read although nothing shows that they have
 	// changed. A write whose answer was lost may have been applied long after it was sent.
 	refreshEvery = 15 * time.Minute
-	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell, or that is
-	// paused and has an open alert. If its row changes, it is read at once.
+	// readPause is how long a task is not read again whose alert must wait, and unknownPause one whose records do not tell. If the task
+	// changes, it is read at once.
 	readPause    = 15 * time.Second
 	unknownPause = time.Minute
 	// maxResting is how many tasks are remembered that need not be read yet.
@@ -170,7 +169,7 @@ func (t *taskAlerts) isIdle(now time.Time) bool {
 
 // isWaiting reports whether the task is waiting for its next reading, because nothing has changed since the last one.
 func (t *taskAlerts) isWaiting(now time.Time, w *readmodel.WatchedRow) bool {
-	return t != nil && now.Before(t.readAgain) && t.ends == endsOf(w.Row) && t.alerts == w.Alerts
+	return t != nil && w.JudgeAt != 0 && now.Before(t.readAgain) && t.ends == endsOf(w.Row) && t.alerts == w.Alerts
 }
 
 // needsRefresh reports whether a task with alerts must be read although its row agrees with them: a run has ended, its receivers or
@@ -311,8 +310,9 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 		if !t.isWaiting(v.now, w) {
 			line.add(job{
 				shard: s, name: w.Row.Name, slot: w.Slot, isFailing: w.Row.Flags.Has(readmodel.Failing),
-				alerts: w.Alerts, schedule: w.Row.Schedule, ends: endsOf(w.Row),
+				alerts: w.Alerts, ends: endsOf(w.Row),
 			})
+			w.JudgeAt = max(w.JudgeAt, alwaysDue)
 		}
 	}
 }
@@ -371,9 +371,8 @@ type job struct {
 	isFailing bool
 
 	// What its row had.
-	alerts   *task.Alerts
-	schedule *schedule.Schedule
-	ends     ends
+	alerts *task.Alerts
+	ends   ends
 }
 
 // queue holds the tasks to read of one visit.

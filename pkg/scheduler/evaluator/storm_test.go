@@ -163,7 +163,7 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 		}}
 
 		s := Shard{Index: &readmodel.Index{}, Opened: created.Time}
-		s.Index.Put(readmodel.NoSlot, readmodel.Row{Name: "shop/paused", Flags: readmodel.History | readmodel.Failing | readmodel.Paused, Failures: 2}, readmodel.Details{}, a)
+		slot := s.Index.Put(readmodel.NoSlot, readmodel.Row{Name: "shop/paused", Flags: readmodel.History | readmodel.Failing | readmodel.Paused, Failures: 2}, readmodel.Details{}, a)
 		e := New(Config{Store: p, Shards: func() []Shard { return []Shard{s} }, Now: time.Now, MayWrite: func() error { return nil }, Logger: zap.NewNop()})
 		go e.Run(t.Context())
 
@@ -176,7 +176,8 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 		}
 
 		p.pauseBy("user:ann")
-		time.Sleep(2 * unknownPause)
+		s.Index.JudgeAgain(slot)
+		time.Sleep(2 * visitIdleEvery)
 		synctest.Wait()
 		if a := p.alertsNow()[0]; a.IsOpen() || a.Closed.Why != task.AlertPaused {
 			t.Errorf("after a pause by a person, the alert is %+v", a)

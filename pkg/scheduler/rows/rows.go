@@ -100,6 +100,15 @@ func (w *Writer) NoteLoad(revision int64, now time.Time) {
 	w.Index.NoteLoad(task.RunID(now.Add(clockMargin), ""))
 }
 
+// NoteEntry notes that the entry of t has a new version. Its row may stay the same although its alerts must be judged again, for example
+// when a person pauses a task that was paused.
+func (w *Writer) NoteEntry(t *state.Task) {
+	w.Touch(t)
+	if t.Row != readmodel.NoSlot {
+		w.Index.JudgeAgain(t.Row)
+	}
+}
+
 // NoteRun notes that the record of a run was written to the queue or the history of t, or deleted. A run that leaves the
 // queue usually comes into the history. Late results and parts are not separate runs.
 func (w *Writer) NoteRun(t *state.Task, ev *store.ShardEvent) {
