@@ -159,3 +159,30 @@ func TestDryRun_ShowsNoRecordsThatTheCallerMayNotRead(t *testing.T) {
 		}
 	})
 }
+
+// A dry run of a deletion is refused if the deletion is, and also if the caller may not read the task that it shows.
+func TestDryRun_OfADeletionIsRefusedLikeTheDeletion(t *testing.T) {
+	w := newWorld(t)
+	for _, team := range []string{"web", "data"} {
+		s := spec(team, "@daily")
+		s.Labels = map[string]string{"team": team}
+		_, err := w.Tasks.Create(t.Context(), "default", s)
+		must(t, err)
+	}
+	w.role("web-deleter", task.Rule{Verbs: []string{"delete"}, Objects: []string{"tasks"}, Labels: map[string]string{"team": "web"}},
+		task.Rule{Verbs: []string{"read"}, Objects: []string{"tasks"}})
+	w.role("blind-deleter", task.Rule{Verbs: []string{"delete"}, Objects: []string{"tasks"}})
+	w.bindRole("user:wes", "web-deleter", "default")
+	w.bindRole("user:bo", "blind-deleter", "default")
+	wes, bo := w.token("user:wes"), w.token("user:bo")
+
+	const path = "/v1/namespaces/default/tasks/"
+	w.unchanged("dry runs", func() {
+		wantStatus(t, "a task with the label", w.as(wes, "DELETE", path+"web?dry_run=true", ""), 200, "")
+		wantStatus(t, "a task without the label", w.as(wes, "DELETE", path+"data?dry_run=true", ""), 403, client.CodeForbidden)
+		wantStatus(t, "the deletion of a task without the label", w.as(wes, "DELETE", path+"data", ""), 403, client.CodeForbidden)
+		if r := w.as(bo, "DELETE", path+"web?dry_run=true", ""); r.status != 404 || strings.Contains(r.body, "daily") {
+			t.Errorf("without the right to read: %d %s", r.status, r.body)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/access"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -123,14 +124,12 @@ func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref, force bool) (httpap
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
+	// The answer shows the task, which the caller may lack the right to read.
+	if err := c.Rights().Require(access.Need{Verb: access.Read, Kind: access.Tasks, Namespace: ref.Namespace}); err != nil {
 		return httpapi.Answer{}, err
 	}
-
-	if !force {
-		if err := h.refuseDependents(c.Call, ref); err != nil {
-			return httpapi.Answer{}, err
-		}
+	if err := h.checkDelete(c.Call, st, force); err != nil {
+		return httpapi.Answer{}, err
 	}
 
 	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}

@@ -361,18 +361,8 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q deleteQuery) (httpapi.Ans
 		if err != nil {
 			return err
 		}
-		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
+		if err := h.checkDelete(request, st, q.Force); err != nil {
 			return err
-		}
-
-		if err := h.authorizeChange(c.Rights(), &st.Task.Spec, nil); err != nil {
-			return err
-		}
-
-		if !q.Force {
-			if err := h.refuseDependents(request, ref); err != nil {
-				return err
-			}
 		}
 		st.Force = q.Force
 
@@ -389,6 +379,21 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q deleteQuery) (httpapi.Ans
 	})
 
 	return httpapi.Answer{Status: http.StatusNoContent}, err
+}
+
+// checkDelete returns why a task must not be deleted. A deletion and its dry run have the same checks.
+func (h *Handlers) checkDelete(c *httpapi.Call, st store.Stored, force bool) error {
+	if err := c.CheckIfMatch(st.Ref, st.Task.Revision); err != nil {
+		return err
+	}
+	if err := h.authorizeChange(c.Rights(), &st.Task.Spec, nil); err != nil {
+		return err
+	}
+	if force {
+		return nil
+	}
+
+	return h.refuseDependents(c, st.Ref)
 }
 
 // taskKeys serves the etcd keys of a task, with a command that reads those that exist.
