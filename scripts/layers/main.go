@@ -139,7 +139,7 @@ var pure = map[string]struct{ files, types string }{
 	"pkg/daemon/clockguard":           {},
 	"pkg/internal/access":             {},
 	"pkg/internal/alert":              {},
-	"pkg/internal/depgraph":           {},
+	"pkg/internal/depgraph":           {files: "deletion.go", types: "Deletion PlanDeletion"},
 	"pkg/internal/ledger":             {},
 	"pkg/internal/overview":           {},
 	"pkg/internal/runstats":           {},

@@ -141,6 +141,8 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 
 	switch {
 	case t.Come+t.Go+t.Move > 0:
+	case c.Result == client.Deleted:
+		return nil
 	case c.Result == client.Created:
 		return []string{"  no ticks up to " + until}
 	default:

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,8 +22,8 @@ import (
 type pruner struct {
 	on       bool
 	selector string
-	kept     map[selection.Ref]bool // the tasks in the files
-	doomed   []client.Task          // the tasks to delete
+	kept     map[selection.Ref][]string // the tasks in the files, with the names of their sources
+	doomed   []client.Task              // the tasks to delete
 }
 
 // bindFlags declares the flags of pruning.
@@ -57,9 +58,10 @@ func (op *Operation) Prune(selector string) {
 // keepApplied records the tasks in the files. A file that cannot be read is an error, because its tasks must
 // not be deleted.
 func (p *pruner) keepApplied(r *Operation) {
-	p.kept = map[selection.Ref]bool{}
+	p.kept = map[selection.Ref][]string{}
+	keep := func(s task.Spec) { p.kept[selection.Ref{Namespace: s.Namespace, Name: s.Name}] = s.After.Names() }
 	for _, o := range r.Objects { // their errors were reported already
-		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
+		keep(o.Spec)
 	}
 
 	for _, file := range r.streams {
@@ -73,7 +75,7 @@ func (p *pruner) keepApplied(r *Operation) {
 				return true
 			}
 
-			p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
+			keep(o.Spec)
 
 			return true
 		})
@@ -93,13 +95,16 @@ func (p *pruner) findAndConfirm(ctx context.Context, r *Operation, c *client.Cli
 				return err
 			}
 
-			if !p.kept[selection.Ref{Namespace: t.Namespace, Name: t.Name}] {
+			if _, kept := p.kept[selection.Ref{Namespace: t.Namespace, Name: t.Name}]; !kept {
 				p.doomed = append(p.doomed, t)
 			}
 		}
 	}
 
 	sortDependentsFirst(p.doomed)
+	if err := p.checkSources(r); err != nil {
+		return err
+	}
 
 	if r.dry || len(p.doomed) == 0 {
 		return nil
@@ -113,6 +118,35 @@ func (p *pruner) findAndConfirm(ctx context.Context, r *Operation, c *client.Cli
 	_, err := r.Confirm(ctx, "delete", "task", names, true, false, true)
 
 	return err
+}
+
+// checkSources returns an error if a task in the files runs after one that is to be deleted. The server would refuse the deletion,
+// but only after the files were applied.
+func (p *pruner) checkSources(r *Operation) error {
+	deleted := map[selection.Ref]bool{}
+	for _, t := range p.doomed {
+		deleted[selection.Ref{Namespace: t.Namespace, Name: t.Name}] = true
+	}
+
+	var problems []string
+	for ref, sources := range p.kept {
+		for _, source := range sources {
+			if doomed := (selection.Ref{Namespace: ref.Namespace, Name: source}); deleted[doomed] {
+				f := r.Files.Factory
+				problems = append(problems, fmt.Sprintf("--prune would delete %s, but %s in the files runs after it", selection.Show(f, doomed), selection.Show(f, ref)))
+			}
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+
+	fail := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeInUse, Message: slices.Min(problems)}}
+	if more := len(problems) - 1; more > 0 {
+		fail.Message += fmt.Sprintf(" (and %d more)", more)
+	}
+
+	return fail.WithHint("add the task to the files, or remove it from after")
 }
 
 // prunedNamespaces returns the namespaces in which tasks are deleted; "" means all.
@@ -139,17 +173,47 @@ func (p *pruner) deleteUnchanged(ctx context.Context, r *Operation, c *client.Cl
 		return nil
 	}
 
+	gone := map[selection.Ref]bool{}
+
 	return batch.ForEach(ctx, r.Factory, p.doomed, func(t client.Task) error {
-		if !r.dry {
-			if err := c.Tasks.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
-				return fmt.Errorf("delete %s: %w", selection.TaskName(r.Files.Factory, t), err)
-			}
+		ref := selection.Ref{Namespace: t.Namespace, Name: t.Name}
+
+		var err error
+		if r.dry {
+			t, err = DryRunDelete(ctx, c, ref, client.DeleteOptions{Revision: t.Revision}, func(dependent selection.Ref) bool {
+				_, kept := p.kept[dependent]
+				return kept || gone[dependent] // checkSources has found that a task in the files does not run after it
+			})
 		} else {
-			t.DryRun = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
+			err = c.Tasks.Delete(ctx, t.Namespace, t.Name, t.Revision)
+		}
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", selection.Show(r.Files.Factory, ref), err)
 		}
 
+		gone[ref] = true
 		t.Result = client.Deleted
 		r.counts[client.Deleted]++
+
 		return r.recordTask(t)
 	})
+}
+
+// DryRunDelete asks the server whether a task would be deleted. gone reports whether a task does not run after it any more by then,
+// because the same command deletes or changes that task first.
+func DryRunDelete(ctx context.Context, c *client.Client, r selection.Ref, o client.DeleteOptions, gone func(dependent selection.Ref) bool) (client.Task, error) {
+	would, err := c.Tasks.DryRunDeleteWith(ctx, r.Namespace, r.Name, o)
+
+	var problem *client.Error
+	if !errors.As(err, &problem) || problem.Code != client.CodeInUse {
+		return would, err
+	}
+
+	source, failed := c.Tasks.Get(ctx, r.Namespace, r.Name)
+	if failed != nil || slices.ContainsFunc(source.Dependents, func(d client.Dependent) bool { return !gone(selection.Ref{Namespace: r.Namespace, Name: d.Task}) }) {
+		return would, err
+	}
+	o.Force = true // what remains to be checked
+
+	return c.Tasks.DryRunDeleteWith(ctx, r.Namespace, r.Name, o)
 }

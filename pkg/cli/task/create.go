@@ -337,7 +337,7 @@ func unsetFields(a *manifest.Assignments, paths []string) error {
 // toUpdate returns the tasks to update. A dry run needs no confirmation.
 func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags) (*client.Client, []selection.Ref, error) {
 	if !p.DryRun {
-		return approvedTasks(f, cmd, words, p, false)
+		return approvedTasks(f, cmd, words, p, nil)
 	}
 
 	c, err := f.Connect()

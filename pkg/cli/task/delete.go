@@ -9,10 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/carillonhq/carillon/pkg/cli/apply"
+	"github.com/carillonhq/carillon/pkg/cli/batch"
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/depgraph"
 )
 
 // deleted is the JSON form of a deleted task.
@@ -41,106 +44,86 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	revision.bindFlag(cmd)
 	cmd.Flags().BoolVar(&options.Force, "force", false, "delete also tasks that others run after")
 	cmd.Flags().BoolVar(&options.Purge, "purge", false, "keep no copy, so that the tasks cannot be undeleted")
-	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
-		func(ctx context.Context, c *client.Client, r selection.Ref, _ bool) (deleted, error) {
-			o := options
-			o.Revision = int64(revision)
-			err := c.Tasks.DeleteWith(ctx, r.Namespace, r.Name, o)
-
-			var problem *client.Error
-			if errors.As(err, &problem) && problem.Code == client.CodeInUse {
-				err = f.Explain(err).WithHint("delete them first, or together with it; or delete it with --force")
-			}
-
-			return deleted{r.Namespace, r.Name, true}, err
-		},
-		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
-
-	remove := cmd.RunE
+	p := bindTasks(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		noteReceivers(cmd.Context(), f, words)
+		ctx := cmd.Context()
+		options.Revision = int64(revision)
+		noteReceivers(ctx, f, words)
 
 		// A selection by a pattern asks in any case.
-		named := len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) && !cmd.Flags().Changed("selector") && !cmd.Flags().Changed("dry-run")
+		named := len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) && p.Selector == "" && !p.DryRun
 		if named {
-			if ok, err := askToDelete(cmd.Context(), f, words, options.Purge); !ok {
+			if ok, err := askToDelete(ctx, f, words, options.Purge); !ok {
 				return err
 			}
 		}
 
-		return remove(cmd, words)
+		c, refs, err := approvedTasks(f, cmd, words, *p, &options)
+		if err != nil || c == nil {
+			return err
+		}
+
+		gone, failed := deleteInOrder(ctx, f, c, "delete", refs, func(r selection.Ref) (deleted, string, error) {
+			err := c.Tasks.DeleteWith(ctx, r.Namespace, r.Name, options)
+			return deleted{r.Namespace, r.Name, true}, "deleted " + selection.Show(f, r), err
+		})
+		if err := output.EmitChanged(&f.Printer, gone, len(refs), func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) }); err != nil {
+			return err
+		}
+
+		return failed
 	}
 
 	return revision.ofOne(cmd)
 }
 
-// deletionOrder lets tasks that are deleted together wait for their dependents, because a source with dependents cannot be deleted.
-type deletionOrder struct {
-	layer map[selection.Ref]int // a task is in a later layer than its sources
+// deleteInOrder calls do for each task, dependents before their sources, because a source that has dependents is not deleted. verb is
+// what do does with the tasks.
+func deleteInOrder[R any](ctx context.Context, f *factory.Factory, c *client.Client, verb string, refs []selection.Ref, do func(selection.Ref) (R, string, error)) ([]R, error) {
+	order := depgraph.PlanDeletion(ctx, c.Tasks, refs, func(r selection.Ref) depgraph.Task { return depgraph.Task(r) })
 
-	mu   sync.Mutex
-	open []int           // the number of tasks of each layer that are not deleted yet
-	done []chan struct{} // closed when it is 0
-}
+	return batch.Run(ctx, f, verb, pastOf(verb), "task", refs, func(ctx context.Context, r selection.Ref) (R, string, error) {
+		order.Wait(ctx, depgraph.Task(r))
+		defer order.Finish(depgraph.Task(r))
 
-// newDeletionOrder sorts tasks so that dependents come first. If links cannot be read, the order stays, and the server refuses what
-// does not fit.
-func newDeletionOrder(ctx context.Context, c *client.Client, refs []selection.Ref) *deletionOrder {
-	o := &deletionOrder{layer: map[selection.Ref]int{}}
-	read := map[string]bool{}
-	for _, r := range refs {
-		if len(refs) < 2 || read[r.Namespace] {
-			continue
+		result, message, err := do(r)
+
+		var problem *client.Error
+		if errors.As(err, &problem) && problem.Code == client.CodeInUse {
+			err = f.Explain(err).WithHint("delete them first, or together with it; or delete it with --force")
 		}
-		read[r.Namespace] = true
-
-		g, err := c.Tasks.Graph(ctx, r.Namespace, client.GraphOptions{})
 		if err != nil {
-			continue
+			err = selection.ExplainMissing(ctx, f, c, r, err)
 		}
-		for i, names := range graphOf(g).Layers() {
-			for _, name := range names {
-				o.layer[selection.Ref{Namespace: r.Namespace, Name: name}] = i
-			}
-		}
-	}
 
-	slices.SortStableFunc(refs, func(a, b selection.Ref) int { return o.layer[b] - o.layer[a] })
-
-	for _, r := range refs {
-		for len(o.open) <= o.layer[r] {
-			o.open, o.done = append(o.open, 0), append(o.done, make(chan struct{}))
-		}
-		o.open[o.layer[r]]++
-	}
-	for i, n := range o.open {
-		if n == 0 {
-			close(o.done[i])
-		}
-	}
-
-	return o
+		return result, message, err
+	})
 }
 
-// wait returns when the tasks in later layers than that of a task are deleted, or ctx has ended.
-func (o *deletionOrder) wait(ctx context.Context, r selection.Ref) {
-	for _, done := range o.done[o.layer[r]+1:] {
-		select {
-		case <-done:
-		case <-ctx.Done():
+// dryRunDelete returns the tasks that would be deleted, and reports the others, as the deletion would.
+func dryRunDelete(ctx context.Context, f *factory.Factory, c *client.Client, refs []selection.Ref, o client.DeleteOptions) ([]selection.Ref, error) {
+	var mu sync.Mutex
+	gone := map[selection.Ref]bool{} // the tasks that would be deleted by then
+
+	return deleteInOrder(ctx, f, c, "check", refs, func(r selection.Ref) (selection.Ref, string, error) {
+		would, err := apply.DryRunDelete(ctx, c, r, o, func(dependent selection.Ref) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return gone[dependent]
+		})
+		if err != nil {
+			return r, "", err
 		}
-	}
-}
 
-// finish is called after the deletion of a task, whether it succeeded or not.
-func (o *deletionOrder) finish(r selection.Ref) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		gone[r] = true
+		if len(refs) == 1 {
+			noteCancelled(f, would)
+		}
 
-	at := o.layer[r]
-	if o.open[at]--; o.open[at] == 0 {
-		close(o.done[at])
-	}
+		return r, "", nil
+	})
 }
 
 // maxNotedReceivers is how many named tasks noteReceivers looks at.
@@ -210,7 +193,14 @@ func noteActive(ctx context.Context, f *factory.Factory, r selection.Ref) {
 	if err != nil {
 		return
 	}
-	if t, err := c.Tasks.Get(ctx, r.Namespace, r.Name); err == nil && t.Active > 0 {
-		f.Note("%s of %s would be cancelled", output.Plural(int64(t.Active), "active run"), selection.Show(f, r))
+	if t, err := c.Tasks.Get(ctx, r.Namespace, r.Name); err == nil {
+		noteCancelled(f, t)
+	}
+}
+
+// noteCancelled prints how many runs of a task would be cancelled.
+func noteCancelled(f *factory.Factory, t client.Task) {
+	if t.Active > 0 {
+		f.Note("%s of %s would be cancelled", output.Plural(int64(t.Active), "active run"), selection.Show(f, selection.Ref{Namespace: t.Namespace, Name: t.Name}))
 	}
 }

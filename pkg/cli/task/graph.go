@@ -79,7 +79,7 @@ func graphCommand(f *factory.Factory) *cobra.Command {
 func emitGraph(f *factory.Factory, r selection.Ref, g client.Graph) error {
 	switch {
 	case f.Format == formatMermaid:
-		return f.Print(graphOf(g).Mermaid())
+		return f.Print(depgraph.OfAnswer(g).Mermaid())
 	case f.Format == output.FormatName:
 		return output.EmitList(&f.Printer, graphOrder(g), func(n graphNode) string { return n.Name }, nil)
 	case !f.ForPeople():
@@ -93,19 +93,6 @@ func emitGraph(f *factory.Factory, r selection.Ref, g client.Graph) error {
 	return output.EmitList(&f.Printer, g.Tasks, nil, func(bool) *output.Table { return graphTable(f, g) })
 }
 
-// graphOf returns the links of an answer of the API as a graph.
-func graphOf(g client.Graph) *depgraph.Graph {
-	graph := depgraph.New()
-	for _, t := range g.Tasks {
-		graph.AddTask(t.Name)
-	}
-	for _, l := range g.Links {
-		graph.Add(depgraph.Link{Source: l.Source, Dependent: l.Dependent, When: l.When, Results: l.Results})
-	}
-
-	return graph
-}
-
 // graphNode is a task in a graph, and how far it is indented.
 type graphNode struct {
 	client.GraphTask
@@ -115,7 +102,7 @@ type graphNode struct {
 // graphOrder returns the tasks of a graph such that each is below a source, one level deeper. A task with several sources is below
 // the one from which the longest chain leads to it.
 func graphOrder(g client.Graph) (list []graphNode) {
-	graph := graphOf(g)
+	graph := depgraph.OfAnswer(g)
 	byName := map[string]client.GraphTask{}
 	for _, t := range g.Tasks {
 		byName[t.Name] = t

@@ -37,7 +37,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 		return factory.RefuseEmpty(cmd, "until", "reason")
 	}
 
-	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
+	verbCommand(f, cmd, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (client.Task, error) {
 			request, err := pauseUntil(f, until, func() error {
 				if !alone {
@@ -82,7 +82,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
   carillon task resume -l team=data --yes`,
 	}
 	revision.bindFlag(cmd)
-	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
+	verbCommand(f, cmd, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref, _ bool) (client.Task, error) {
 			return c.Tasks.Resume(ctx, r.Namespace, r.Name, int64(revision))
 		},

@@ -38,30 +38,20 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// verbCommand completes cmd, which calls do for each selected task; severe is set for a deletion. alone is true if the words name only one, see namesOne.
+// verbCommand completes cmd, which calls do for each selected task. alone is true if the words name only one, see namesOne.
 // done returns the sentence for people; for programs, the result of do is printed.
-func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, name func(T) string,
+func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, name func(T) string,
 	do func(ctx context.Context, c *client.Client, r selection.Ref, alone bool) (T, error), done func(r selection.Ref, t T) string) *cobra.Command {
 	p := bindTasks(f, cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		alone := namesOne(words)
-		c, refs, err := approvedTasks(f, cmd, words, *p, severe)
+		c, refs, err := approvedTasks(f, cmd, words, *p, nil)
 		if err != nil {
 			return err
 		}
 
-		var order *deletionOrder
-		if severe && len(refs) > 0 {
-			order = newDeletionOrder(ctx, c, refs)
-		}
-
 		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
-			if order != nil {
-				order.wait(ctx, r)
-				defer order.finish(r)
-			}
-
 			t, err := do(ctx, c, r, alone)
 			if err != nil {
 				return t, "", selection.ExplainMissing(ctx, f, c, r, err)
@@ -119,8 +109,8 @@ func bindTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
 }
 
 // approvedTasks returns the tasks to change, after a confirmation if one is needed. It returns no client if
-// nothing is to be done.
-func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags, severe bool) (*client.Client, []selection.Ref, error) {
+// nothing is to be done. deletion is set if the command deletes them.
+func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p selection.Flags, deletion *client.DeleteOptions) (*client.Client, []selection.Ref, error) {
 	c, err := f.Connect()
 	if err != nil {
 		return nil, nil, err
@@ -131,22 +121,25 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 		return nil, nil, err
 	}
 
-	var absent error
-	if p.DryRun && !ch.Broad {
-		ch.Refs, absent = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
+	// A dry run reports the tasks that the change itself would refuse.
+	var refused error
+	switch {
+	case p.DryRun && deletion != nil:
+		ch.Refs, refused = dryRunDelete(cmd.Context(), f, c, ch.Refs, *deletion)
+	case p.DryRun && !ch.Broad:
+		ch.Refs, refused = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
 			_, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		})
-
-		if len(ch.Refs) == 0 && absent != nil {
-			return nil, nil, absent
-		}
+	}
+	if len(ch.Refs) == 0 && refused != nil {
+		return nil, nil, refused
 	}
 
-	ok, err := selection.Approve(cmd.Context(), f, cmd.Name(), ch, p, severe)
+	ok, err := selection.Approve(cmd.Context(), f, cmd.Name(), ch, p, deletion != nil)
 	if !ok {
 		if err == nil {
-			err = absent
+			err = refused
 		}
 		return nil, nil, err
 	}

@@ -88,7 +88,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		c, refs, err := approvedTasks(f, cmd, words, *p, false)
+		c, refs, err := approvedTasks(f, cmd, words, *p, nil)
 		if err != nil {
 			return err
 		}

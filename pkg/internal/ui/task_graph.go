@@ -56,11 +56,8 @@ func loadTaskGraph(ctx context.Context, r *Request, ns, name string) (*taskGraph
 // graphFor returns the columns of a graph around a task. A task that is both before and after it, which only damaged records can
 // cause, is shown once, before it.
 func graphFor(answer client.Graph, name string) *taskGraph {
-	links := depgraph.New()
+	links := depgraph.OfAnswer(answer)
 	links.AddTask(name)
-	for _, l := range answer.Links {
-		links.Add(depgraph.Link{Source: l.Source, Dependent: l.Dependent, When: l.When, Results: l.Results})
-	}
 	before, behind := links.Upstream(name, graphLevels), links.Downstream(name, graphLevels)
 
 	titles := map[int]string{-2: "Two before", -1: "Runs after", 0: "This task", 1: "Then", 2: "And then"}
