@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/callgroup"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/depgraph"
 	"github.com/carillonhq/carillon/pkg/internal/wording"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -241,12 +242,23 @@ func (b *bulkRun) runAll(ctx context.Context, plan []plannedTask) error {
 	ctx, cancel := context.WithTimeout(ctx, bulkTimeout)
 	defer cancel()
 
+	change := b.change
+	if b.verb == "delete" {
+		nameOf := func(t plannedTask) depgraph.Task { return depgraph.Task{Namespace: t.Namespace, Name: t.Name} }
+		order := depgraph.PlanDeletion(ctx, b.r.API.Tasks, plan, nameOf)
+		change = func(ctx context.Context, t plannedTask) error {
+			order.Wait(ctx, nameOf(t))
+			defer order.Finish(nameOf(t))
+			return b.change(ctx, t)
+		}
+	}
+
 	work := make(chan plannedTask)
 	all, ctx := callgroup.WithContext(ctx)
 	for range min(bulkParallel, len(plan)) {
 		all.Go(func() error {
 			for t := range work {
-				b.note(ctx, t, b.change(ctx, t), cancel)
+				b.note(ctx, t, change(ctx, t), cancel)
 			}
 
 			return nil
@@ -301,9 +313,12 @@ func (b *bulkRun) note(ctx context.Context, t plannedTask, err error, end func()
 	defer b.mu.Unlock()
 
 	name := t.Namespace + "/" + t.Name
+	var e *client.Error
 	switch {
 	case err == nil:
 		b.report.Done++
+	case errors.As(err, &e) && e.Code == client.CodeInUse: // a conflict, too, but the task has not changed
+		b.report.Failed = append(b.report.Failed, bulkFailure{name, e.Message})
 	case errors.Is(err, task.ErrStale), errors.Is(err, task.ErrNotFound), errors.Is(err, task.ErrConflict):
 		b.report.Changed = append(b.report.Changed, name)
 	case ctx.Err() != nil && !errors.Is(err, task.ErrUnknown):
