@@ -261,6 +261,7 @@ of them:
                            a run failed, timed out or was lost, with its attempts
                            used up, and no later one has succeeded; not if it was
                            dismissed or started again
+  action:workflow          the task is a workflow
   label:gpu                the label exists
   label:team=data          the label has this value
   label:team!=data         the label has another value or does not exist
@@ -287,6 +288,7 @@ short forms of terms, which must also match:
 
   -l team=data             selector:team=data
   --failing, --paused      state:failing, state:paused
+  --workflow               action:workflow
   task list 'web-*' db     name:web-*,db`
 
 const timesTopic = `Flags, files, the Web UI and parameters of the API read times in the same notation:

@@ -177,6 +177,9 @@ func rowOfState(t *state.Task) readmodel.Row {
 		if t.Paused {
 			r.Flags = readmodel.Paused
 		}
+		if t.IsWorkflow() {
+			r.Flags |= readmodel.Workflow
+		}
 	}
 
 	if t.Policy != nil && t.Policy.Metrics != nil {

@@ -143,7 +143,7 @@ func taskOffers(f *factory.Factory, pattern string) Lookup {
 // Task is like Tasks, for a command that takes only one task.
 func Task(f *factory.Factory) Func { return At(Tasks(f), nil) }
 
-// Query completes the words of a query: names of tasks, keys of terms, and the values of states, labels and alerts.
+// Query completes the words of a query: names of tasks, keys of terms, and the values of states, actions, labels and alerts.
 func Query(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		key, _, isTerm := strings.Cut(typed, ":")
@@ -164,6 +164,8 @@ func Query(f *factory.Factory) Func {
 			return words, directive | cobra.ShellCompDirectiveNoSpace
 		case plain == "state":
 			values = fixedOffers(readmodel.QueryStates())
+		case plain == "action":
+			values = fixedOffers([]string{"workflow"})
 		case plain == "alert":
 			values = fixedOffers(append(task.TaskAlertKindNames(), "any"))
 		case plain == "label":

@@ -58,10 +58,6 @@ func (l *listFlags) checkFlags() error {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
 
-	if l.workflow && l.watch {
-		return failure.Usage("--workflow and --watch cannot be used together")
-	}
-
 	if !slices.Contains(sortKeys, l.sort) {
 		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sortKeys, ", "))
 		if near := task.Nearest(l.sort, sortKeys); near != "" {
@@ -120,10 +116,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		var info client.ListInfo
 		o.Info = info.Include
 		list, err := c.Tasks.List(cmd.Context(), o)
-		if err == nil && l.workflow {
-			list = slices.DeleteFunc(list, func(t client.Task) bool { return t.Action.Workflow == nil })
-			list = list[:min(len(list), cmp.Or(l.limit, len(list)))]
-		} else if err == nil {
+		if err == nil {
 			err = unmatchedWordError(cmd.Context(), f, c, l, list)
 		}
 
@@ -164,29 +157,26 @@ func listOptions(f *factory.Factory, l listFlags) (client.TaskListOptions, error
 		o.Recent = recentRuns
 	}
 
-	if l.workflow { // the actions are not in the index, so all tasks that match otherwise are read
-		o.Limit = 0
-	}
-
-	o.Brief = !l.workflow && f.Format == output.FormatName && l.sort == client.SortName && !l.watch
+	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
-	o.Namespace, o.Query, err = selection.Query(f, l.words, l.Selector, stateTerm(l.failing, client.TaskFailing), stateTerm(l.paused, client.TaskPaused), l.query)
+	o.Namespace, o.Query, err = selection.Query(f, l.words, l.Selector, flagTerm(l.failing, "state", client.TaskFailing), flagTerm(l.paused, "state", client.TaskPaused),
+		flagTerm(l.workflow, "action", "workflow"), l.query)
 
 	return o, err
 }
 
-// stateTerm returns the term of a query that --failing or --paused stands for, if the flag is given.
-func stateTerm(given bool, state string) string {
+// flagTerm returns the term of a query that a flag such as --failing stands for, if the flag is given.
+func flagTerm(given bool, key, value string) string {
 	if !given {
 		return ""
 	}
-	return client.QueryTerm("state", state)
+	return client.QueryTerm(key, value)
 }
 
 // unmatchedWordError returns an error if a word matches no task at all, as ls does for a missing file. If other
 // filters apply, an empty list is a valid result.
 func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listFlags, list []client.Task) error {
-	if l.failing || l.paused || l.query != "" || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
+	if l.failing || l.paused || l.workflow || l.query != "" || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}
 

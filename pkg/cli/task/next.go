@@ -216,7 +216,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 
 	o := client.ComingOptions{Limit: u.count}
 	var err error
-	if o.Namespace, o.Query, err = selection.Query(f, words, u.Selector, stateTerm(u.failing, client.TaskFailing), u.query); err != nil {
+	if o.Namespace, o.Query, err = selection.Query(f, words, u.Selector, flagTerm(u.failing, "state", client.TaskFailing), u.query); err != nil {
 		return err
 	}
 	if o.From, o.Until, err = nextBounds(f, u); err != nil {

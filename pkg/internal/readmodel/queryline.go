@@ -63,6 +63,7 @@ var queryKeys = []queryKey{
 	{name: "name", parse: parseNames, match: matchNames, cost: 2},
 	{name: "namespace", parse: parseNamespaces, match: matchNamespaces, cost: 2},
 	{name: "state", parse: parseStates, match: matchStates},
+	{name: "action", parse: parseActions, match: matchActions},
 	{name: "label", parse: parseLabel, match: matchLabel, cost: 1},
 	{name: "selector", parse: parseSelector, match: matchSelector, cost: 1},
 	{name: "next", parse: parseTimeOrNone, match: matchNext},

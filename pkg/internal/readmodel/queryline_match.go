@@ -307,6 +307,11 @@ func matchAlerts(t *queryTerm) matcher {
 	}
 }
 
+// matchActions returns the matcher of action:workflow.
+func matchActions(*queryTerm) matcher {
+	return func(r *Row, _ int64) verdict { return verdictOf(r.Flags.Has(Workflow)) }
+}
+
 // matchTicks returns the matcher of tick:MINUTE: whether the task has a tick that may fall due in this minute. Of a schedule
 // that combines @every with other expressions, only the next tick and those of the others are known.
 func matchTicks(t *queryTerm) matcher {

@@ -161,6 +161,24 @@ func parseAlerts(t *queryTerm, w queryWord) error {
 	return nil
 }
 
+// workflowAction is the only action that a row knows.
+const workflowAction = "workflow"
+
+// parseActions parses action:workflow.
+func parseActions(t *queryTerm, w queryWord) error {
+	if err := t.setValues(w); err != nil {
+		return err
+	}
+
+	for _, v := range t.values {
+		if v != workflowAction {
+			return task.Invalid(task.CodeBadValue, "", "%s: use %s, the only action that can be looked for", task.Quote(v), workflowAction)
+		}
+	}
+
+	return nil
+}
+
 // parseReceivers parses notify:NAMESPACE/NAME,NAMESPACE/NAME.
 func parseReceivers(t *queryTerm, w queryWord) error {
 	if err := t.setValues(w); err != nil {

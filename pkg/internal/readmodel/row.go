@@ -40,7 +40,7 @@ const (
 	Unreadable       // the entry cannot be read, so the task has no ticks
 	Failing          // it has a dead run whose create revision is above that of the last success
 	History          // the last end is known; before this is set, LastEnd and what follows from it may be missing
-	Gone             // the entry is gone, but runs of the task are left: only boards show them, and the row counts nowhere
+	Workflow         // the action of the task is a workflow
 
 	// The expectations that are not met, as the evaluator of alerts has found. It sets and clears them with EachWatched and
 	// ChangeWatched.
@@ -54,6 +54,10 @@ const (
 	// Whether the task has metrics of its own. Without either flag, its namespace decides.
 	MetricsOn
 	MetricsOff
+
+	// Gone are the flags of a row whose entry is gone, while runs of the task are left: only boards show them, and the row counts
+	// nowhere. No task with an entry has both.
+	Gone = MetricsOn | MetricsOff
 )
 
 // AlertFlags are the flags of expectations that are not met.

@@ -252,6 +252,7 @@ func fill(r *readmodel.Row, t *state.Task) (pausedUntil int64) {
 	}
 
 	r.Flags = with(with(r.Flags, readmodel.Paused, paused), readmodel.Unreadable, t.Bad)
+	r.Flags = with(r.Flags, readmodel.Workflow, t.IsWorkflow() && !t.Bad)
 
 	return pausedUntil
 }

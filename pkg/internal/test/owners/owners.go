@@ -236,6 +236,9 @@ func row(ref record.Ref, e *task.Entry, o store.Outcome, now time.Time) (r readm
 		}
 	}
 
+	if e.Action.Workflow != nil {
+		r.Flags |= readmodel.Workflow
+	}
 	if o.Failing {
 		r.Flags |= readmodel.Failing
 	}
