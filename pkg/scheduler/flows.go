@@ -136,13 +136,14 @@ func (r *parentRun) isTimedOut(frozen bool) bool {
 	q, now := r.q, r.plan.now
 	namespace, _, _ := strings.Cut(r.t.FullName(), "/")
 
-	// A freeze during the present pause counts as a part of the pause. A freeze during a pause that has ended counts twice, because the
-	// record has only the sum of these pauses. The run then ends later than its timeout says, by the time that both lasted.
+	// A freeze during a pause counts as a part of the pause. Of the pauses that have ended, the record has only the sums, and of the
+	// freezes only the latest ones are known: if one during a pause is not known any more, the whole pause counts nevertheless.
 	unpaused := now
 	if !q.PausedAt.IsZero() && q.PausedAt.Before(now) {
 		unpaused = q.PausedAt.Time
 	}
-	held := q.PausedFor(now) + r.plan.settings.freezes.Lasted(namespace, q.DispatchedAt.Time, unpaused)
+	frozenFor := r.plan.settings.freezes.Lasted(namespace, q.DispatchedAt.Time, unpaused) - time.Duration(q.Fan.Flow.FrozenMS)*time.Millisecond
+	held := q.PausedFor(now) + max(frozenFor, 0)
 
 	left := task.FlowTimeout(q.Fan.Flow.Timeout).Std() - (now.Sub(q.DispatchedAt.Time) - held)
 	if left <= 0 {

@@ -448,6 +448,62 @@ func TestFlow_FreezeAndPauseDoNotCount(t *testing.T) {
 	}
 }
 
+// A freeze and a pause that overlap hold the run once, also when both have ended.
+func TestFlow_FreezeInAPauseCountsOnce(t *testing.T) {
+	t.Parallel()
+	const hour = 3600
+	for _, c := range []struct {
+		name                 string
+		frozen, thawed, held float64 // in hours
+	}{
+		{"within the pause", 3, 5, 4},
+		{"begins before it", 1, 3, 5},
+		{"ends after it", 4, 8, 6},
+		{"around it", 1, 8, 7},
+		{"apart from it", 7, 8, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1")
+			w.create("a", cronned("1 0 12 * * *"), flow(map[string]task.Step{"x": {}}), func(t *task.Task) { t.Timeout = task.Duration(4 * time.Hour) })
+			h := w.work("n1")
+			h.decide(1)
+
+			freezes := task.Freezes{Holding: []task.Freeze{{Since: task.At(sec(c.frozen * hour)), Reason: "x"}}}
+			at := func(hours float64, do func()) func() {
+				return func() { h.decide(hours * hour); do(); h.state.examineAll(); h.decide(hours*hour + 0.001) }
+			}
+			pause := func(paused bool, hours float64) func() {
+				return at(hours, func() {
+					if err := w.store.SetFlowPaused(t.Context(), ref("a"), w.parent("a").ID, paused, task.NewActor("ann"), sec(hours*hour)); err != nil {
+						t.Fatal(err)
+					}
+				})
+			}
+			steps := map[float64]func(){
+				2: pause(true, 2), 6: pause(false, 6),
+				c.frozen: at(c.frozen, func() { h.freeze(freezes) }),
+				c.thawed: at(c.thawed, func() {
+					thawed, _, _ := freezes.Unfreeze("", task.At(sec(c.thawed*hour)), nil)
+					h.freeze(thawed)
+				}),
+			}
+			for _, hours := range slices.Sorted(maps.Keys(steps)) {
+				steps[hours]()
+			}
+
+			h.decide((4 + c.held) * hour)
+			if p := w.parent("a"); p.Fan.Cancel != "" {
+				t.Errorf("it was cut before 4 h and the %v h in which it was held: %s", c.held, p.Fan.Cancel)
+			}
+			h.decide((4+c.held)*hour + 2)
+			if p := w.parent("a"); p.Fan.Cancel != task.ReasonTimeout {
+				t.Errorf("it was not cut after 4 h and the %v h in which it was held", c.held)
+			}
+		})
+	}
+}
+
 // freeze sets the freezes that the worker knows.
 func (tw *testWorker) freeze(f task.Freezes) {
 	tw.world.Helper()

@@ -136,10 +136,13 @@ func (s Runs) cancelQueued(ctx context.Context, ref record.Ref, id string, force
 // changes during the call.
 func (s Runs) SetFlowPaused(ctx context.Context, ref record.Ref, id string, paused bool, who *task.Actor, now time.Time) error {
 	key := s.keys.Queued(ref, id)
-	e, err := s.getOne(ctx, key)
+	read, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(s.keys.Freezes())).Commit()
 	if err != nil {
-		return err
+		return fmt.Errorf("read run %s of %s: %w: %w", id, ref, task.ErrUnavailable, err)
 	}
+
+	found := kv.Result{Responses: read.Responses}
+	e, freezes := readAt(found, 0), freezeRecord(readAt(found, 1), read.Header.Revision).Freezes
 	if e == nil {
 		return fmt.Errorf("run %s of %s: %w", id, ref, task.ErrNotFound)
 	}
@@ -156,6 +159,7 @@ func (s Runs) SetFlowPaused(ctx context.Context, ref record.Ref, id string, paus
 		w.PausedAt, w.PausedBy = task.At(now), who
 	default:
 		w.PausedMS = w.PausedFor(now).Milliseconds()
+		w.Fan.Flow.FrozenMS += freezes.Lasted(ref.Namespace, w.PausedAt.Time, now).Milliseconds()
 		w.PausedAt, w.PausedBy = task.Time{}, nil
 	}
 

@@ -49,6 +49,10 @@ type Flow struct {
 	Steps      []FlowStep `json:"steps" doc:"The steps; each follows those that it needs."`
 	Forced     bool       `json:"forced,omitempty" doc:"The run was cancelled with force: its cleanup ends, too."`
 	Retries    string     `json:"retries,omitempty" doc:"The run whose steps this one repeats."`
+
+	// FrozenMS is the part of PausedMS in which the task was frozen, too. Neither counts for the timeout, and this part must not be
+	// subtracted twice.
+	FrozenMS int64 `json:"frozen_ms,omitempty" doc:"For how many milliseconds of its ended pauses the task was frozen, too."`
 }
 
 // FlowStep is the state of a step.

@@ -224,6 +224,11 @@ func (j *flowJudge) checkProgress(d *delta, ch *runChange, r *runHistory) {
 		wrong("it is cancelled with force, but not any more, or not at all")
 	}
 
+	// Only the end of a pause adds what of it was frozen.
+	if a, b := was.Flow.FrozenMS, now.Flow.FrozenMS; a != b && (b < a || b > ch.queued.PausedMS || !run.wasPaused || run.paused) {
+		wrong("it was frozen for %d ms of its pauses, and now for %d ms", a, b)
+	}
+
 	var begun []*task.FlowStep
 	for i := range now.Flow.Steps {
 		before, after := was.Flow.Steps[i], now.Flow.Steps[i]

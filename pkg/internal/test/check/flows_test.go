@@ -507,6 +507,24 @@ func TestCheck_StepsFollowTheirPlan(t *testing.T) {
 			f.txn(f.parent())
 			f.opens("extract", 1)
 		}},
+		{"a pause during which it was frozen ends", "", func(f *flowing) {
+			f.begins().pauses()
+			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenMS = task.Time{}, nil, 5, 3
+			f.txn(f.parent())
+			f.opens("extract", 1)
+		}},
+		{"it was frozen for longer than it was paused", "G65", func(f *flowing) {
+			f.begins().pauses()
+			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenMS = task.Time{}, nil, 3, 5
+			f.txn(f.parent())
+		}},
+		{"the time that it was frozen changes without a pause", "G65", func(f *flowing) {
+			f.begins().pauses()
+			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS = task.Time{}, nil, 5
+			f.txn(f.parent())
+			f.fan.Flow.FrozenMS = 3
+			f.commits(f.parent())
+		}},
 		{"the steps change while it runs", "G65", func(f *flowing) { f.begins(); f.step("check").Needs = nil; f.commits(f.parent()) }},
 		{"the plan changes while it runs", "G65", func(f *flowing) {
 			f.begins()
