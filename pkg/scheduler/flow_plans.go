@@ -76,7 +76,7 @@ type badPlan struct {
 	err error
 }
 
-// noteBadPlan notes that the steps of a task cannot be read. Its runs end until its entry changes.
+// noteBadPlan notes that the steps of a task cannot be read. The run that wanted them ends.
 func (s *shardState) noteBadPlan(t *state.Task, err error) {
 	if s.badPlans == nil {
 		s.badPlans = map[*state.Task]badPlan{}
@@ -84,6 +84,14 @@ func (s *shardState) noteBadPlan(t *state.Task, err error) {
 	s.badPlans[t] = badPlan{t.Mod, err}
 	s.agenda.examineNext(t)
 }
+
+// badPlanForgotten forgets that the steps of a task could not be read, since the run that wanted them has ended. The next run reads
+// them again: who repairs the spec by hand changes nothing that the owner watches.
+type badPlanForgotten struct{ task *state.Task }
+
+func (badPlanForgotten) writeTo(*store.Commit) {}
+
+func (e badPlanForgotten) applyTo(s *shardState, _ int64, _ time.Time) { delete(s.badPlans, e.task) }
 
 // knownPlanOfTask returns the plan with which a run of t begins now, or nil if it is not known. The cache belongs to all shards of
 // the node: others may add a plan to it or remove one at any time. The answer is the same throughout one plan of the worker, so the room

@@ -643,6 +643,29 @@ func TestFlow_LostDataEndTheRun(t *testing.T) {
 	w.want("a", "+1 failed bad_record")
 }
 
+// A run whose steps cannot be read ends. The next one has steps if the spec was repaired meanwhile, by hand, so that the entry is
+// still the same.
+func TestFlow_ReadsARepairedSpecAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "n1")
+	w.create("a", cronned("1 * 12 * * *"), flow(map[string]task.Step{"x": {}}))
+	key := w.store.Keys().Spec(ref("a"))
+	good, err := w.client.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	w.put(key, `{"name": "a", `)
+	h := w.work("n1")
+	h.decide(1)
+	h.decide(61)
+	w.want("a", "+1 failed bad_record", "+61 failed bad_record")
+
+	w.put(key, string(good.Kvs[0].Value))
+	h.decide(121)
+	w.wantSteps("a", "x")
+}
+
 // A part whose record was deleted by hand is lost, and its run ends.
 func TestFlow_PartWithoutARecordIsLost(t *testing.T) {
 	t.Parallel()

@@ -458,4 +458,7 @@ func (p *plan) failRun(t *state.Task, end task.Run, env map[string]string, reaso
 	end.State, end.Reason, end.Message, end.EndedAt = task.Failed, reason, message, task.At(p.now)
 	p.commit.Record(t.Ref(p.s.records.Shard), end)
 	p.commit.PutDeadLetter(record.Held{Assigned: task.Assigned{Run: end, Env: env}}, end)
+	if reason == task.ReasonBadRecord {
+		p.addEffect(badPlanForgotten{t})
+	}
 }
