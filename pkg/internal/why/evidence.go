@@ -213,7 +213,11 @@ func (an *answerer) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if r.RetryOf != "" {
-		add("Retry of", "%s, which had used up its attempts", r.RetryOf)
+		retried := "%s, which had used up its attempts"
+		if r.Fan != nil && r.Fan.Flow != nil {
+			retried = "%s" // a workflow may have been cancelled, too
+		}
+		add("Retry of", retried, r.RetryOf)
 	}
 
 	if r.RerunOf != "" {

@@ -124,6 +124,12 @@ func (w wording) partWords(g finding) string {
 	if r.Fan.Flow != nil {
 		text = fmt.Sprintf("has been running since %s; %s", w.formatTime(since), begunWords(r.Fan.Flow))
 	}
+	if !r.PausedAt.IsZero() {
+		text += "; it has been paused since " + w.formatTime(r.PausedAt.Time)
+		if r.PausedBy != nil {
+			text += " by " + r.PausedBy.String()
+		}
+	}
 	if g.freeze != nil {
 		text += "; " + w.frozenWords(g.freeze)
 	}

@@ -210,3 +210,18 @@ func TestFor_CountsTheStepsThatHaveBegun(t *testing.T) {
 		t.Error(a.Sentence)
 	}
 }
+
+func TestFor_SaysThatAWorkflowIsPaused(t *testing.T) {
+	a := nightly().run("11:30:00", task.Running, func(r *task.Run) {
+		r.Node, r.Fan = "", &task.Fan{Flow: &task.Flow{Steps: []task.FlowStep{{Name: "a", OpenedAt: task.At(at("11:30:00"))}, {Name: "b"}}}}
+		r.PausedAt, r.PausedBy, r.RetryOf = task.At(at("11:31:00")), task.NewActor("ann"), "20260310T110000.000Z-abcd"
+	}).ask(t, "11:30")
+	if !strings.Contains(a.Sentence, "1 of its 2 steps has begun; it has been paused since Tue 10 Mar 2026 11:31 UTC by ann.") {
+		t.Error(a.Sentence)
+	}
+	for _, l := range a.Lines {
+		if l.What == "Retry of" && l.Says != "20260310T110000.000Z-abcd" { // which may have been cancelled
+			t.Error(l.Says)
+		}
+	}
+}

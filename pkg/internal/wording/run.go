@@ -234,7 +234,7 @@ func RunAttemptFields(r task.Run, at func(task.Time) string, now time.Time) []Fi
 // pausedText describes since when a run is paused, and how long it was paused in total.
 func pausedText(r task.Run, at func(task.Time) string, now time.Time) string {
 	switch {
-	case r.State == task.Paused:
+	case r.State == task.Paused, isFlow(r) && !r.PausedAt.IsZero() && r.State.Active():
 		words := fmt.Sprintf("since %s by %s", at(r.PausedAt), cmp.Or(r.PausedBy.String(), "an unknown user"))
 		if !now.IsZero() {
 			words += fmt.Sprintf("; %s in total", task.Duration(r.PausedFor(now)).Approximate())

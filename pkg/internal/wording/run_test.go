@@ -1,6 +1,7 @@
 package wording_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -36,5 +37,16 @@ func TestRunResult_CountsTheStepsThatHaveBegun(t *testing.T) {
 		if got := wording.RunResult(r, time.Unix(2, 0)); got != want {
 			t.Errorf("%q; want %q", got, want)
 		}
+	}
+}
+
+func TestRunAttemptFields_SaySinceWhenAWorkflowIsPaused(t *testing.T) {
+	r := task.Run{State: task.Running, FanOut: task.FanOut{Fan: &task.Fan{Flow: &task.Flow{}}}}
+	r.PausedAt, r.PausedBy, r.PausedMS = task.At(time.Unix(90, 0)), task.NewActor("ann"), 5000
+
+	at := func(t task.Time) string { return t.Format(time.TimeOnly) }
+	want := wording.Field{Name: "Paused", Value: "since 00:01:30 by ann; 15s in total"}
+	if got := wording.RunAttemptFields(r, at, time.Unix(100, 0)); !slices.Contains(got, want) {
+		t.Errorf("%+v", got)
 	}
 }

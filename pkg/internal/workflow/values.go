@@ -37,7 +37,7 @@ func Items(source task.MapSource, results Results) (items []string, n int, err e
 	from := fmt.Sprintf("result %s of step %s", task.Quote(name), step)
 	if n, err := strconv.Atoi(text); err == nil {
 		if n < 0 || n > task.MaxMapItems {
-			return nil, 0, fmt.Errorf("%s is %d; a map has at most %d items", from, n, task.MaxMapItems)
+			return nil, 0, fmt.Errorf("%s is %d; a map has 0 to %d items", from, n, task.MaxMapItems)
 		}
 		return nil, n, nil
 	}
@@ -47,7 +47,7 @@ func Items(source task.MapSource, results Results) (items []string, n int, err e
 		return nil, 0, fmt.Errorf("%s is neither a JSON array nor a number", from)
 	}
 	if len(list) > task.MaxMapItems {
-		return nil, 0, fmt.Errorf("%s has %d elements; a map has at most %d items", from, len(list), task.MaxMapItems)
+		return nil, 0, fmt.Errorf("%s has %d elements; a map has 0 to %d items", from, len(list), task.MaxMapItems)
 	}
 
 	items = make([]string, len(list))
