@@ -19,7 +19,9 @@ func TestBulk_DeletesDependentsFirst(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("t%02d", i) }
 	w.create("prod", name(0))
 	for i := 1; i < chain; i++ {
-		w.create("prod", name(i), func(s *task.Spec) { s.Schedule, s.After, s.Overlap = task.Schedules{"@manual"}, task.Sources{{Task: name(i - 1)}}, task.OverlapQueue })
+		w.create("prod", name(i), func(s *task.Spec) {
+			s.Schedule, s.After, s.Overlap = task.Schedules{"@manual"}, task.Sources{{Task: name(i - 1)}}, task.OverlapQueue
+		})
 	}
 
 	remove := func(names ...string) answer {
