@@ -63,7 +63,7 @@ func TestQuestion_RefusesWhatBreaksItsLimits(t *testing.T) {
 		`{"splits": -1}`:                      "splits: -1 is not between 0 and 100000",
 		`{"now": -1}`:                         "now: -1 is not between 0 and 9223372036854775807",
 		`{"order": "size"}`:                   `order: "size" is not one of name, next, last, lateness, duration or failures`,
-		`{"query": "nosuch:x"}`:               `query: term "nosuch:x": "nosuch" is not one of name, namespace, state, label, selector, next, tick, last, success, duration, lateness, failures, alert, notify`,
+		`{"query": "nosuch:x"}`:               `query: term "nosuch:x": "nosuch" is not one of name, namespace, state, action, label, selector, next, tick, last, success, duration, lateness, failures, alert, notify`,
 		`{"runs": {"limit": 0}}`:              "runs.limit: 0 is not between 1 and 5000",
 		`{"runs": {"limit": 5001}}`:           "runs.limit: 5001 is not between 1 and 5000",
 		`{"load": {"from": 1, "minutes": 5}}`: "load.from: 1 is not the beginning of a minute",
