@@ -26,6 +26,7 @@ type KillSet struct {
 	cgroups []string
 	groups  map[int]Birth     // by the number of the process group
 	marks   map[string][]Mark // by run id
+	waited  time.Duration     // for processes in the middle of an execve
 }
 
 // AddMark adds all processes that carry the mark of an attempt in their environment.
@@ -155,9 +156,31 @@ func (s *KillSet) hasMark(pid int) bool {
 		return false
 	}
 
+	return s.isMarked(s.environOf(pid))
+}
+
+// maxExecveWait is how long a KillSet waits for processes in the middle of an execve, in total. An execve takes a millisecond,
+// but a process of any user can make it last.
+const maxExecveWait = time.Second
+
+// environOf returns the environment of a process; empty if it has none, or if it cannot be read.
+func (s *KillSet) environOf(pid int) []byte {
+	return readEnviron(procRoot+"/"+strconv.Itoa(pid), func() bool {
+		if s.waited >= maxExecveWait {
+			return false
+		}
+
+		time.Sleep(time.Millisecond)
+		s.waited += time.Millisecond
+
+		return true
+	})
+}
+
+// isMarked reports whether an environment contains the mark of an attempt.
+func (s *KillSet) isMarked(env []byte) bool {
 	// Most processes carry no mark, so check for the variable's name before the environment is split.
-	env, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/environ")
-	if err != nil || !bytes.Contains(env, []byte(EnvRunID+"=")) {
+	if !bytes.Contains(env, []byte(EnvRunID+"=")) {
 		return false
 	}
 

@@ -203,11 +203,13 @@ func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 // possibleOrigins returns the attempts to which a process may belong: one if its process group or its mark says so,
 // otherwise all that were started before it.
 func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
+	env := new(KillSet).environOf(st.PID)
+
 	for t, b := range o.trees {
 		var h KillSet
 		h.AddMark(t.Mark)
 
-		if st.Group == t.PID || h.hasMark(st.PID) {
+		if st.Group == t.PID || h.isMarked(env) {
 			return []*Tree{t}
 		}
 

@@ -75,6 +75,59 @@ func parseStat(pid int, b []byte) (Stat, error) {
 	return Stat{PID: pid, Parent: parent, Group: pgrp, State: f[0][0], flags: flags, Start: time.Duration(start) * clockTick}, errors.Join(err0, err1, err2, err3)
 }
 
+// readEnviron returns the environment of the process with a directory in /proc; empty if it has none, or if it cannot be read.
+//
+// In the middle of an execve, a process has its new memory, and the kernel shows no environment until that is complete. It is
+// read again then. wait is called in between; if it returns false, the result is empty.
+func readEnviron(dir string, wait func() bool) []byte {
+	for {
+		// An execve may begin or end between any two of these calls.
+		if env, err := os.ReadFile(dir + "/environ"); err != nil || len(env) > 0 {
+			return env
+		}
+
+		before := environEnd(dir)
+		if before == noMemory {
+			return nil
+		}
+
+		if env, err := os.ReadFile(dir + "/environ"); err != nil || len(env) > 0 {
+			return env
+		}
+
+		if before == environEnd(dir) && before != "0" || !wait() {
+			return nil
+		}
+	}
+}
+
+// noMemory is what environEnd returns for kernel threads and for processes that have ended.
+const noMemory = "none"
+
+// kernelThread is PF_KTHREAD.
+const kernelThread = 0x200000
+
+// environEnd returns the address at which the environment of a process ends, as /proc/<pid>/stat shows it. It is "0" in the middle
+// of an execve.
+func environEnd(dir string) string {
+	b, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return noMemory
+	}
+
+	st, err := parseStat(0, b)
+	if err != nil || st.Exiting() || st.flags&kernelThread != 0 {
+		return noMemory
+	}
+
+	// env_end is field 51, and the first field after the name is field 3. It exists since Linux 3.5.
+	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 48 {
+		return string(f[48])
+	}
+
+	return ""
+}
+
 // ListPIDs lists all processes of the host that this one can see.
 func ListPIDs() ([]int, error) {
 	d, err := os.Open(procRoot)

@@ -78,8 +78,7 @@ func (t *Tree) Freeze() error {
 	}
 
 	t.Signal(unix.SIGSTOP)
-	// Two scans in a row have to find no process that still runs, because a process in the middle of an execve
-	// shows no mark.
+	// Two scans in a row have to find no process that still runs, because a process may fork during the first one.
 	clean := 0
 	for deadline := time.Now().Add(freezeTimeout); ; time.Sleep(time.Millisecond) {
 		all, err := t.signalEach(func(st Stat) bool { return !st.Stopped() }, unix.SIGSTOP)
