@@ -47,7 +47,6 @@ const (
 	Simulation    = "simulation"    // TestMutants_AreCaught of package sim
 	Lists         = "lists"         // TestMutants_OfListsAreCaught of package sim
 	Restores      = "restores"      // TestMutants_OfRestoresAreCaught of package sim
-	Gaps          = "gaps"          // TestMutants_OfGapsAreCaught of package scheduler
 	Preparations  = "preparations"  // TestMutants_OfPreparationsAreCaught of package restore
 	Authorization = "authorization" // TestMutants_OfAuthorizationAreCaught of package authority
 	Scheduler     = "scheduler"     // TestMutants_OfTheSchedulerAreCaught of package scheduler
