@@ -313,6 +313,11 @@ func (s *shardAlerts) visitRow(v *eye, w *readmodel.WatchedRow, ages bool, line 
 				alerts: w.Alerts, ends: endsOf(w.Row),
 			})
 			w.JudgeAt = max(w.JudgeAt, alwaysDue)
+
+			// The queue may be full, and the reading may fail. Then the next visit adds the task again.
+			if t != nil {
+				t.readAgain = time.Time{}
+			}
 		}
 	}
 }

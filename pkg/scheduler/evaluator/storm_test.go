@@ -97,6 +97,7 @@ type pausedTask struct {
 	failingTasks
 	entry   task.Entry
 	current []task.Alert
+	refused int // the next readings fail
 }
 
 func (p *pausedTask) AlertsOfShards(_ context.Context, shards []int) (map[int][]task.Alert, error) {
@@ -110,10 +111,11 @@ func (p *pausedTask) alertsNow() []task.Alert {
 	return p.current
 }
 
-// pauseBy pauses the task.
+// pauseBy pauses the task. The next reading fails.
 func (p *pausedTask) pauseBy(person string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.refused = 1
 	p.entry.Own = &task.Own{Pauses: append(slices.Clone(p.entry.Own.Pauses), task.Pause{By: task.NewActor(person)})}
 }
 
@@ -122,6 +124,10 @@ func (p *pausedTask) ReadToEvaluate(ctx context.Context, refs []record.Ref, read
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refused > 0 {
+		p.refused--
+		return store.AlertReading{}, task.ErrUnavailable
+	}
 	e := p.entry
 	r.Tasks[0].Entry, r.Tasks[0].Alerts = &e, p.current
 
@@ -148,7 +154,7 @@ func (p *pausedTask) PutAlert(_ context.Context, _ store.Fences, w *store.AlertW
 }
 
 // The row of a task that was paused after failures looks as if its open alert had to close. Its records say that it stays, so the task
-// is evaluated. When a person pauses it, too, the row stays the same, and the alert closes.
+// is evaluated. When a person pauses it, too, the row stays the same, and the alert closes, also if the task cannot be read at once.
 func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 	t.Parallel()
 
@@ -177,7 +183,7 @@ func TestEvaluator_ATaskThatWasReadIsEvaluated(t *testing.T) {
 
 		p.pauseBy("user:ann")
 		s.Index.JudgeAgain(slot)
-		time.Sleep(2 * visitIdleEvery)
+		time.Sleep(3 * visitIdleEvery)
 		synctest.Wait()
 		if a := p.alertsNow()[0]; a.IsOpen() || a.Closed.Why != task.AlertPaused {
 			t.Errorf("after a pause by a person, the alert is %+v", a)
