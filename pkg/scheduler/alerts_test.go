@@ -639,6 +639,33 @@ func TestAlerts_OfFurtherPauses(t *testing.T) {
 	})
 }
 
+// After an opening, only the deadlines of a task wait for the runs that were missed. A task that has one and another expectation is
+// judged as usual.
+//
+// Verifies: G58
+func TestAlerts_OtherExpectationsDoNotWaitForDeadlines(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1").judged() // at 12:00
+		w.setClockToNow()
+		w.run("n1")
+		and := func(set func(a *task.Alerts)) option {
+			return alerting(func(a *task.Alerts) { a.Failures, a.SuccessBy = new(0), "0 3 * * *"; set(a) })
+		}
+
+		w.create("paused", cronned("@manual"), allow, and(func(a *task.Alerts) { a.MaxPause = task.Duration(5 * time.Minute) }))
+		w.create("late", cronned("3 12 * * *"), on("node = nowhere"), and(func(a *task.Alerts) { a.MaxLateness = task.Duration(2 * time.Minute) }))
+		w.create("old", cronned("3 12 * * *"), on("node = nowhere"), and(func(a *task.Alerts) { a.SuccessWithin = task.Duration(5 * time.Minute) }))
+		w.pauseBy("paused", task.Pause{Since: task.At(w.clock()), By: task.NewActor("ann")})
+
+		time.Sleep(time.Until(start.Add(4*time.Minute + 50*time.Second)))
+		w.wantAlerts(0, map[string]string{})
+		time.Sleep(time.Until(start.Add(9*time.Minute + 30*time.Second)))
+		w.wantAlerts(0, map[string]string{"paused max_pause": "open", "late max_lateness": "open", "old success_within": "open"})
+	})
+}
+
 // readRules returns a function that returns the rules of alerts as etcd has them.
 func (w *world) readRules() func() *alert.Rules {
 	var known *alert.Rules

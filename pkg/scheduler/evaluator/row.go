@@ -86,12 +86,17 @@ func (e *eye) successByDiffers(w *readmodel.WatchedRow, lastSuccess uint32) bool
 		return isOpen
 	case isOpen && (w.Row.LastSuccess != lastSuccess || w.Row.Flags.Has(readmodel.Paused)):
 		return true
-	case w.JudgeAt == 0 && !isOpen && e.now.Before(e.opened.Add(alert.CatchUpTime)):
-		// Deadlines from before the opening are judged later, so the next one comes first, or that time.
+	case w.JudgeAt == 0 && !isOpen && !hasOtherTimes(w.Alerts) && e.now.Before(e.opened.Add(alert.CatchUpTime)):
+		// Deadlines from before the opening are judged later, so the next one comes first, or that time. Other expectations do not wait.
 		w.JudgeAt = e.firstJudgement(w)
 	}
 
 	return e.isDue(w)
+}
+
+// hasOtherTimes reports whether verdicts about other expectations than Alerts.SuccessBy depend on WatchedRow.JudgeAt.
+func hasOtherTimes(a *task.Alerts) bool {
+	return a.SuccessWithin > 0 || a.MaxLateness > 0 || a.MaxPause > 0
 }
 
 // limitsDiffer compares a row with Alerts.MaxLateness, MaxDuration and MaxPause.
