@@ -198,19 +198,28 @@ func (s *server) getRun(ctx context.Context, c *client.Client, in runInput) (any
 		return nil, err
 	}
 
-	r.Run = withoutOutput(r.Run)
-	if r.Steps != nil {
-		if r.Fan != nil {
-			r.Fan.Parts = nil // the steps have them
-		}
-		for _, step := range r.Steps.Steps {
-			for i := range step.Parts {
-				step.Parts[i].Results = nil
-			}
+	return newRunAnswer(r), nil
+}
+
+// newRunAnswer returns what is told about a run. Of a run with steps, the steps have the parts.
+func newRunAnswer(r runcmd.ShownRun) *runAnswer {
+	a := &runAnswer{ShownRun: r}
+	a.Run = withoutOutput(r.Run)
+	if a.Steps == nil {
+		return a
+	}
+
+	if a.Fan != nil {
+		a.Fan.Parts = nil
+	}
+	for _, step := range a.Steps.Steps {
+		a.More = a.More || len(step.Parts) < step.Items
+		for i := range step.Parts {
+			step.Parts[i].Results = nil
 		}
 	}
 
-	return &runAnswer{ShownRun: r}, nil
+	return a
 }
 
 // shorten removes parts: first those that succeeded, then half of them. Of steps it removes half of the items; those that failed

@@ -24,3 +24,13 @@ func TestRunAnswer_Shorten(t *testing.T) {
 		t.Errorf("%v, more: %t, want %v", sizes, a.More, want)
 	}
 }
+
+// Of each step, only the first items are read.
+func TestRunAnswer_SaysThatAStepHasMoreItems(t *testing.T) {
+	for items, want := range map[int]bool{0: false, 20: false, 21: true} {
+		r := runcmd.ShownRun{Steps: &client.RunSteps{Steps: []client.RunStep{{Items: 1, Parts: make([]client.StepPart, 1)}, {Items: items, Parts: make([]client.StepPart, min(items, 20))}}}}
+		if a := newRunAnswer(r); a.More != want {
+			t.Errorf("of %d items: more: %t", items, a.More)
+		}
+	}
+}
