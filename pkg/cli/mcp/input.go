@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"slices"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -14,7 +14,8 @@ import (
 )
 
 // checkedInput passes on the lines that are JSON-RPC messages, and answers the others with an error. The SDK ends the session at the
-// first line that it cannot decode.
+// first line that it cannot decode, and at a batch of messages if the protocol has none any more. So each message of a batch becomes a
+// line.
 type checkedInput struct {
 	io.Closer
 	lines *bufio.Scanner
@@ -43,13 +44,15 @@ func (c *checkedInput) Read(p []byte) (int, error) {
 			continue
 		}
 
-		if refused := checkLine(line); refused != nil {
-			if err := json.NewEncoder(c.out).Encode(refused); err != nil {
-				return 0, err
+		for _, message := range splitBatch(line) {
+			if refused := checkMessage(message); refused != nil {
+				if err := json.NewEncoder(c.out).Encode(refused); err != nil {
+					return 0, err
+				}
+				continue
 			}
-			continue
+			c.rest = append(append(c.rest, message...), '\n')
 		}
-		c.rest = append(slices.Clip(line), '\n')
 	}
 
 	n := copy(p, c.rest)
@@ -58,42 +61,41 @@ func (c *checkedInput) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// refusal is the answer to a line that is not a message. Its ID is null if the line has none: a jsonrpc.Response would omit it.
-type refusal struct {
-	Version string         `json:"jsonrpc"`
-	ID      any            `json:"id"`
-	Error   *jsonrpc.Error `json:"error"`
+// splitBatch returns the messages of a batch. Any other line is one message.
+func splitBatch(line []byte) []json.RawMessage {
+	var batch []json.RawMessage
+	if json.Unmarshal(line, &batch) != nil || len(batch) == 0 {
+		return []json.RawMessage{line}
+	}
+
+	return batch
 }
 
-// checkLine returns the answer to a line that is not a message or a batch of messages, and nil for one that is.
-func checkLine(line []byte) *refusal {
+// refusal is the answer to what is not a message. Its ID is null if there is none: a jsonrpc.Response would omit it.
+type refusal struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Error   *jsonrpc.Error  `json:"error"`
+}
+
+// checkMessage returns the answer to what is not a message, and nil for a message.
+func checkMessage(message []byte) *refusal {
 	r := &refusal{Version: "2.0"}
 
-	var call struct{ ID any }
-	err := json.Unmarshal(line, &call)
+	var call struct{ ID json.RawMessage }
+	err := json.Unmarshal(message, &call)
 	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
 		r.Error = &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "parse error: " + err.Error()}
 		return r
 	}
-	switch call.ID.(type) {
-	case string, float64:
-		r.ID = call.ID
-	}
 
-	var batch []json.RawMessage
-	if json.Unmarshal(line, &batch) != nil {
-		batch = []json.RawMessage{line}
-	}
-	if len(batch) == 0 {
-		r.Error = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "invalid request: not a message"}
-		return r
-	}
-
-	for _, message := range batch {
-		if _, err := jsonrpc.DecodeMessage(message); err != nil {
-			r.Error = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "invalid request: " + err.Error()}
-			return r
+	if _, err := jsonrpc.DecodeMessage(message); err != nil {
+		if id := call.ID; len(id) > 0 && strings.IndexByte(`"-0123456789`, id[0]) >= 0 { // a string or a number
+			r.ID = id
 		}
+		r.Error = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "invalid request: " + err.Error()}
+
+		return r
 	}
 
 	return nil
