@@ -86,7 +86,7 @@ func (s *shardState) noteBadPlan(t *state.Task, err error) {
 }
 
 // badPlanForgotten forgets that the steps of a task could not be read, since the run that wanted them has ended. The next run reads
-// them again: who repairs the spec by hand changes nothing that the owner watches.
+// them again, because the owner does not watch specs and does not see when somebody repairs one by hand.
 type badPlanForgotten struct{ task *state.Task }
 
 func (badPlanForgotten) writeTo(*store.Commit) {}
