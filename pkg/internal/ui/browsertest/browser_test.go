@@ -258,7 +258,7 @@ func (p *tab) clickText(text string) {
 	p.t.Helper()
 	const mark = "data-clicked-by-test"
 	must(p.t, poll(p.ctx, patience, func() error {
-		marked, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool](`(() => { const el = [...document.querySelectorAll("main a, main button")].find((el) => el.offsetParent && el.textContent.trim().startsWith(`+quote(text)+`)); el?.setAttribute("`+mark+`", ""); return !!el; })()`))
+		marked, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool](`(() => { document.querySelector("[`+mark+`]")?.removeAttribute("`+mark+`"); const el = [...document.querySelectorAll("main a, main button")].find((el) => el.offsetParent && el.textContent.trim().startsWith(`+quote(text)+`)); el?.setAttribute("`+mark+`", ""); return !!el; })()`))
 		if err == nil && !marked {
 			err = fmt.Errorf("no link or button begins with %q", text)
 		}
