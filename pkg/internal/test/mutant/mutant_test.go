@@ -45,7 +45,7 @@ func TestMutants_ChangeNothingWhileTheyAreOff(t *testing.T) {
 		}
 	}
 
-	groups := []string{Simulation, Lists, Restores, Gaps, Preparations, Authorization, Scheduler, Stories}
+	groups := []string{Simulation, Lists, Restores, Preparations, Authorization, Scheduler, Stories}
 	for i, m := range all {
 		if !asked[m.Name] {
 			t.Errorf("the patch of %s does not ask whether it is on", m.Name)
