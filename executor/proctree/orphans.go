@@ -203,6 +203,9 @@ func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 // possibleOrigins returns the attempts to which a process may belong: one if its process group or its mark says so,
 // otherwise all that were started before it.
 func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
+	if len(o.trees) == 0 { // as on a host with control groups
+		return nil
+	}
 	env := new(KillSet).environOf(st.PID)
 
 	for t, b := range o.trees {
