@@ -11,7 +11,7 @@ import (
 )
 
 // IsJournal reports whether a writer is the stream to the journal with which the service manager has started this process
-// (StandardError=journal). It is not if the stream was redirected since.
+// (StandardError=journal). It returns false if the stream was redirected after the start.
 func IsJournal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {

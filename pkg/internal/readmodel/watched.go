@@ -191,7 +191,7 @@ type WatchedRow struct {
 
 	// NotMet has the flags of the expectations that are not met (AlertFlags).
 	NotMet Flags
-	// JudgeAt is when an expectation may be not met without a change of the row, in Unix seconds. It is 0 if the task has changed.
+	// JudgeAt is when an expectation may stop being met without a change of the row, in Unix seconds. It is 0 if the task has changed.
 	JudgeAt uint32
 	// Waiting is for how many minutes there has been no verdict, at most 127. Unknown is set if the records did not tell.
 	Waiting uint8
