@@ -33,7 +33,7 @@ type BootTask struct {
 // Name returns the name of the task as Boot.After has it.
 func (b *BootTask) Name() string { return b.Ref.Namespace + "/" + b.Ref.Name }
 
-// MaxBootTasks is for how many tasks a transaction creates runs. Each takes two comparisons, and etcd allows 128 operations.
+// MaxBootTasks is for how many tasks a transaction decides. Each takes up to two comparisons, and etcd allows 128 operations.
 const MaxBootTasks = 50
 
 // Boots reads the last boots of all nodes. A record that cannot be read has neither boot nor time, like that of a new node.
@@ -87,16 +87,16 @@ func (s Boots) BootTasks(ctx context.Context, after string, ref func(namespace, 
 
 // WriteBoot replaces the record of a boot, unless it has changed since b was read. In the same transaction, it queues the waiting
 // runs, and records the other ones as ended, so that a task has its run if and only if the record says so (G62). It also
-// compares the entries of all tasks in of. It returns the revision of the write, task.ErrFenced if the leader's term is over,
-// and task.ErrConflict if something has changed.
-func (s Boots) WriteBoot(ctx context.Context, term kv.Fence, b record.Boot, of []BootTask, runs []task.Run) (int64, error) {
+// compares the entries of all tasks in from, with and without a run: the runs were decided from these entries. It returns the
+// revision of the write, task.ErrFenced if the leader's term is over, and task.ErrConflict if something has changed.
+func (s Boots) WriteBoot(ctx context.Context, term kv.Fence, b record.Boot, from []BootTask, runs []task.Run) (int64, error) {
 	key := s.keys.NodeBoot(b.Node)
 	t := kv.Txn{
 		If:   []clientv3.Cmp{isUnchanged(key, b.Mod)},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(b))},
 	}
 
-	for _, one := range of {
+	for _, one := range from {
 		t.If = append(t.If, isUnchanged(s.keys.Entry(one.Ref), one.Mod))
 	}
 	for _, r := range runs {

@@ -198,13 +198,11 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 			return err
 		}
 
-		var of []store.BootTask
 		var runs []task.Run
 		for i := range tasks {
-			if !p.runsFor(&tasks[i], &b, &limited) {
-				continue
+			if p.runsFor(&tasks[i], &b, &limited) {
+				runs = append(runs, p.newRun(&tasks[i], &b))
 			}
-			of, runs = append(of, tasks[i]), append(runs, p.newRun(&tasks[i], &b))
 		}
 
 		if len(tasks) > 0 {
@@ -214,7 +212,7 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 			b.After = ""
 		}
 
-		if err := p.write(ctx, &b, of, runs); err != nil {
+		if err := p.write(ctx, &b, tasks, runs); err != nil {
 			return err
 		}
 	}
@@ -222,9 +220,9 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 	return nil
 }
 
-// write writes the record of a boot, with the runs of some tasks, and remembers it.
-func (p *pass) write(ctx context.Context, b *record.Boot, of []store.BootTask, runs []task.Run) error {
-	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, of, runs)
+// write writes the record of a boot with the runs that were decided from some tasks, and remembers it.
+func (p *pass) write(ctx context.Context, b *record.Boot, from []store.BootTask, runs []task.Run) error {
+	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, from, runs)
 	if err != nil {
 		return err
 	}

@@ -37,10 +37,11 @@ type world struct {
 	ignored    string // a label that no node may have
 }
 
-// crashing is an etcd at one of whose writes the leader dies, or of which it gets no answer.
+// crashing is an etcd at one of whose writes the leader dies, or of which it gets no answer, or before which something else is written.
 type crashing struct {
 	kv.Committer
-	at     int // the number of the write, from 1; 0: none
+	before func() // what happens before the next write; may be nil
+	at     int    // the number of the write, from 1; 0: none
 	how    string
 	leader func()
 	number int
@@ -54,6 +55,10 @@ const (
 )
 
 func (c *crashing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
+	if before := c.before; before != nil {
+		c.before = nil
+		before()
+	}
 	if c.number++; c.number != c.at {
 		return c.Committer.Commit(ctx, t)
 	}
@@ -296,6 +301,22 @@ func TestBoots_ObeyTargetNamespaceAndPolicies(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A task is paused or resumed while the leader decides which tasks run. What counts is the task when the boot is recorded.
+//
+// Verifies: G62
+func TestBoots_CompareTheTasksTheyDecideFrom(t *testing.T) {
+	t.Parallel()
+	for paused, want := range map[bool][]string{true: nil, false: {"n1 b1"}} {
+		inWorld(t, func(w *world) {
+			w.addTask("default/warm", func(t *task.Task) { t.Paused = !paused })
+			w.writes.before = func() { w.Edit("default/warm", func(t *task.Task) { t.Paused = paused }) }
+
+			w.join("n1", "b1")
+			w.expect("default/warm", want...)
+		})
+	}
 }
 
 // The leader dies at each of its writes, or gets no answer. Each task has one run, and a task that was deleted has none.
