@@ -204,6 +204,26 @@ func (s Step) templates() []fieldText {
 	return list
 }
 
+// refInCommand returns the field of a command that refers to a result of a step, or "". Commands are no templates, so that no value
+// can become part of a command line, and no shell has a variable with such a name.
+func (s Step) refInCommand() string {
+	p := s.Process
+	if p == nil {
+		return ""
+	}
+
+	if strings.Contains(p.Shell, "${"+StepRefPrefix) {
+		return "action.process.shell"
+	}
+	for i, arg := range p.Command {
+		if strings.Contains(arg, "${"+StepRefPrefix) {
+			return fmt.Sprintf("action.process.command[%d]", i)
+		}
+	}
+
+	return ""
+}
+
 // StepNames returns the names of the steps in an order in which each step follows those that it needs. Steps that could be
 // swapped are ordered by name. It returns the path of a cycle if there is one, such as [a b a].
 func (w *Workflow) StepNames() (order, cycle []string) {
@@ -466,6 +486,10 @@ func (w *Workflow) validateRefs(name string, named map[string]map[string]bool) e
 		}
 
 		return nil
+	}
+
+	if field := s.refInCommand(); field != "" {
+		return Invalid(CodeBadValue, field, "${%s…} is not replaced in commands; use it in env, and the variable in the command", StepRefPrefix)
 	}
 
 	if s.Map != "" {

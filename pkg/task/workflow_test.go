@@ -127,6 +127,8 @@ func TestWorkflow_RefusesBadSteps(t *testing.T) {
 		"max_parallel alone":     {`{"a":{"max_parallel":2,"noop":{}}}`, "", task.CodeBadValue, field + ".a.max_parallel", "requires map"},
 		"max_parallel of 1001":   {`{"a":{"map":2,"max_parallel":1001,"noop":{}}}`, "", task.CodeOutOfRange, field + ".a.max_parallel", "1001"},
 		"negative max_parallel":  {`{"a":{"map":2,"max_parallel":-1,"noop":{}}}`, "", task.CodeOutOfRange, field + ".a.max_parallel", "-1"},
+		"result in a command":    {`{"a":{"noop":{}},"b":{"needs":["a"],"process":{"command":["x","-n${steps.a.results.n}"]}}}`, "", task.CodeBadValue, field + ".b.process.command[1]", "not replaced in commands"},
+		"result in a shell":      {`{"a":{"noop":{}},"b":{"needs":["a"],"process":{"shell":"load ${steps.a.results.n}"}}}`, "", task.CodeBadValue, field + ".b.process.shell", "not replaced in commands"},
 		"result of no step":      {`{"a":{"process":{"command":["x"],"env":{"K":"${steps.z.results.k}"}}}}`, "", task.CodeBadValue, field + ".a.process.env.K", `there is no step "z"`},
 		"result of a later step": {`{"a":{"process":{"command":["x"],"env":{"K":"${steps.b.results.k}"}}},"b":{"needs":["a"],"noop":{}}}`, "", task.CodeBadValue, field + ".a.process.env.K", "add it to needs"},
 		"result of itself":       {`{"a":{"process":{"command":["x"],"env":{"K":"${steps.a.results.k}"}}}}`, "", task.CodeBadValue, field + ".a.process.env.K", "add it to needs"},
