@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
@@ -51,8 +51,8 @@ func (s Boots) Boots(ctx context.Context) ([]record.Boot, error) {
 	return list, nil
 }
 
-// BootTasks reads up to MaxBootTasks tasks that run at boot, in the order of their names, beginning after a name. more reports
-// whether there are others. ref returns the reference of a task with its shard.
+// BootTasks reads up to MaxBootTasks tasks that run at boot, in the order of their names, beginning after a name, at one revision. more
+// reports whether there are others. ref returns the reference of a task with its shard.
 func (s Boots) BootTasks(ctx context.Context, after string, ref func(namespace, name string) record.Ref) (list []BootTask, more bool, err error) {
 	prefix := s.keys.BootTasks()
 	from := prefix
@@ -65,15 +65,16 @@ func (s Boots) BootTasks(ctx context.Context, after string, ref func(namespace, 
 		return nil, false, fmt.Errorf("list the tasks that run at boot: %w", err)
 	}
 
-	var keys []string
+	// A task that is created again after the list must not have the age of the former one.
+	var entries []clientv3.Op
 	for _, e := range res.Kvs {
 		ns, name, _ := strings.Cut(strings.TrimPrefix(string(e.Key), prefix), "/")
 		b := BootTask{Ref: ref(ns, name), Since: e.CreateRevision}
-		list, keys = append(list, b), append(keys, s.keys.Entry(b.Ref))
+		list, entries = append(list, b), append(entries, clientv3.OpGet(s.keys.Entry(b.Ref), clientv3.WithRev(res.Header.Revision)))
 	}
 
-	err = s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
-		if e != nil {
+	err = s.eachResponse(ctx, entries, func(i int, r *etcdserverpb.RangeResponse) {
+		for _, e := range r.Kvs {
 			list[i].Mod = e.ModRevision
 			list[i].Entry, list[i].Err = record.DecodeEntry(e.Value)
 		}

@@ -319,6 +319,43 @@ func TestBoots_CompareTheTasksTheyDecideFrom(t *testing.T) {
 	}
 }
 
+// readHook is an etcd in which something is written after the next list of the tasks that run at boot.
+type readHook struct {
+	clientv3.KV
+	prefix string
+	after  func() // may be nil
+}
+
+func (h *readHook) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	res, err := h.KV.Get(ctx, key, opts...)
+	if after := h.after; after != nil && strings.HasPrefix(key, h.prefix) {
+		h.after = nil
+		after()
+	}
+
+	return res, err
+}
+
+// A task is deleted, and another one gets its name, while the leader reads the tasks that run at boot. The new one is younger than the boot.
+//
+// Verifies: G62
+func TestBoots_ReadTheTasksAtOneRevision(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("default/warm", nil)
+		w.Etcd.KV = &readHook{KV: w.Etcd.KV, prefix: w.Keys.BootTasks(), after: func() {
+			st, err := w.Store.Revisions(w.Context(), w.RefOf("default/warm"))
+			w.Must(err)
+			_, err = w.Store.DeleteTaskLeavingTombstone(w.Context(), st, record.Tombstone{})
+			w.Must(err)
+			w.addTask("default/warm", nil)
+		}}
+
+		w.join("n1", "b1")
+		w.expect("default/warm")
+	})
+}
+
 // The leader dies at each of its writes, or gets no answer. Each task has one run, and a task that was deleted has none.
 //
 // Verifies: G62
