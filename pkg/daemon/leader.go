@@ -108,10 +108,7 @@ func (n *Node) newBootWatcher() *boots.Watcher {
 			}
 			return v
 		},
-		Freezes: func() *task.Freezes {
-			f, _ := n.freezes.knownFreezes()
-			return f
-		},
+		Freezes: n.freezes.knownFreezes,
 		Gap: func() *task.Gap {
 			s, _ := n.presence.Session() // without a session there is no term, in which nothing could be written
 			return s.Gap

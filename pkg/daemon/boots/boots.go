@@ -68,8 +68,8 @@ type Config struct {
 	Subscribe func(wake.Signal) (unsubscribe func())
 	// Access returns what the access records say now. It returns nil while that is not known.
 	Access func() Access
-	// Freezes returns the freezes that are in force; nil: they are not known yet.
-	Freezes func() *task.Freezes
+	// Freezes returns the freezes that are in force, and the mod revision of their record; nil: they are not known yet.
+	Freezes func() (*task.Freezes, int64)
 	// Gap returns what lost histories of the cluster may have decided; nil: there were none. May be nil.
 	Gap func() *task.Gap
 	// MayWrite returns why nothing may be written now, or nil: the clock is not trusted, or etcd was restored.
@@ -128,7 +128,8 @@ func (t *term) makePass(ctx context.Context) error {
 		return nil
 	}
 
-	access, freezes := t.cfg.Access(), t.cfg.Freezes()
+	access := t.cfg.Access()
+	freezes, freezesMod := t.cfg.Freezes()
 	if access == nil || freezes == nil {
 		return nil
 	}
@@ -145,7 +146,7 @@ func (t *term) makePass(ctx context.Context) error {
 		}
 	}
 
-	p := &pass{term: t, now: t.cfg.Now(), access: access, freezes: freezes}
+	p := &pass{term: t, now: t.cfg.Now(), access: access, freezes: freezes, freezesMod: freezesMod}
 	if t.cfg.Gap != nil {
 		p.gap = t.cfg.Gap()
 	}
@@ -163,10 +164,11 @@ func (t *term) makePass(ctx context.Context) error {
 // pass is one pass over all nodes.
 type pass struct {
 	*term
-	now     time.Time
-	access  Access
-	freezes *task.Freezes
-	gap     *task.Gap
+	now        time.Time
+	access     Access
+	freezes    *task.Freezes
+	freezesMod int64 // the mod revision of the record of freezes
+	gap        *task.Gap
 }
 
 // handleNode creates the runs for the boot of a node, unless they exist.
@@ -222,7 +224,7 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 
 // write writes the record of a boot with the runs that were decided from some tasks, and remembers it.
 func (p *pass) write(ctx context.Context, b *record.Boot, from []store.BootTask, runs []task.Run) error {
-	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, from, runs)
+	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, from, p.freezesMod, runs)
 	if err != nil {
 		return err
 	}

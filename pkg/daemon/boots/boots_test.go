@@ -33,6 +33,7 @@ type world struct {
 	mu         sync.Mutex
 	nodes      map[string]task.Node
 	freezes    task.Freezes
+	freezesMod int64 // the mod revision of the record of freezes, as far as the watcher knows
 	namespaces map[string]*task.Namespace
 	ignored    string // a label that no node may have
 }
@@ -104,7 +105,7 @@ func inWorld(t *testing.T, story func(w *world)) {
 				return list
 			},
 			Access:  func() boots.Access { return w },
-			Freezes: func() *task.Freezes { return &w.freezes },
+			Freezes: func() (*task.Freezes, int64) { return &w.freezes, w.freezesMod },
 		})
 
 		w.lead()
@@ -353,6 +354,25 @@ func TestBoots_ReadTheTasksAtOneRevision(t *testing.T) {
 
 		w.join("n1", "b1")
 		w.expect("default/warm")
+	})
+}
+
+// A freeze has ended before the node joins, but the watch of the leader is late. The run is not skipped.
+//
+// Verifies: G62
+func TestBoots_CompareTheFreezes(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("default/warm", nil)
+		w.freezes.Holding = []task.Freeze{{Namespace: "default"}}
+		w.freezesMod = w.Put(w.Keys.Freezes(), "frozen")
+		ended := w.Put(w.Keys.Freezes(), "ended")
+		w.join("n1", "b1")
+		w.expect("default/warm")
+
+		w.freezes.Holding, w.freezesMod = nil, ended
+		w.wait()
+		w.expect("default/warm", "n1 b1")
 	})
 }
 
