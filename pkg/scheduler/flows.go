@@ -97,6 +97,9 @@ func (r *parentRun) decideFlow(what tickpolicy.Turn) bool {
 	r.ended, r.succeeded = t.CountEnded(q)
 	steps := t.FlowStates(q, f)
 	frozen := r.plan.isFrozen(t)
+	if frozen {
+		q.Parts.NoNode = nil // no part looks for a node
+	}
 
 	switch {
 	case steps.Over:
@@ -259,7 +262,7 @@ func (r *parentRun) assignStep(w task.Waiting, planned *state.FlowPlan, steps wo
 		}
 
 		n, found := p.pickNode(t, p.wantOfStep(t, s, part))
-		if !found && r.missesCleanup(w.Fan, part, time.Time{}) {
+		if r.missesCleanup(w.Fan, part, found) {
 			if !p.reserveRoom(t, 3, roomForTask(t)+roomForRecord) {
 				return false, false
 			}
@@ -293,19 +296,29 @@ func (r *parentRun) assignStep(w task.Waiting, planned *state.FlowPlan, steps wo
 const maxCleanupWait = time.Hour
 
 // missesCleanup reports whether a part of a run that was cut has found no node for too long. Nothing else would end it: neither the
-// timeout of the run nor a cancel without force ends cleanup. It may have begun since its step was opened, and not before a given time.
-// If it still waits, the worker wakes up when its time has passed.
-func (r *parentRun) missesCleanup(f *task.Fan, part int, notBefore time.Time) bool {
-	s := f.Flow.StepOf(part)
-	if f.Cancel == "" || s == nil {
+// timeout of the run nor a cancel without force ends cleanup. Only the time since its step last found a node counts, because the items
+// of a map may have begun long before. A new owner counts from the beginning. If the part still waits, the worker wakes up when its time
+// has passed.
+func (r *parentRun) missesCleanup(f *task.Fan, part int, found bool) bool {
+	memory := &r.q.Parts
+	step, _ := f.Flow.NameOf(part)
+	if found || f.Cancel == "" || step == "" {
+		delete(memory.NoNode, step)
 		return false
 	}
 
-	until := s.OpenedAt.Time
-	if notBefore.After(until) {
-		until = notBefore
+	// A time in the future means that the clock was set back.
+	since, known := memory.NoNode[step]
+	if !known || r.plan.now.Before(since) {
+		if memory.NoNode == nil {
+			memory.NoNode = map[string]time.Time{}
+		}
+		since = r.plan.now
+		memory.NoNode[step] = since
 	}
-	if until = until.Add(maxCleanupWait); !r.plan.now.Before(until) {
+
+	until := since.Add(maxCleanupWait)
+	if !r.plan.now.Before(until) {
 		return true
 	}
 	r.plan.s.agenda.examineAgainAt(r.t, until)
@@ -411,7 +424,7 @@ func (p *plan) retryStep(t *state.Task, q, parent *state.Waiting, index int) boo
 	w.Avoid = q.LastNode()
 	n, found := p.pickNode(t, w)
 	switch {
-	case !found && r.missesCleanup(parent.Fan, index, at):
+	case r.missesCleanup(parent.Fan, index, found):
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode, "")
 	case !found:
 		return true

@@ -1050,9 +1050,11 @@ func TestFlow_CleanupWithoutANodeIsMissed(t *testing.T) {
 				w.at(4)
 				w.endStep("a", "clean", task.Failed)
 				w.leave("n2")
+				h.fleet()
 				h.decide(5)
 				opened = 16
 			}
+			h.decide(opened)
 			w.wantSteps("a")
 			h.decide(opened + 3500)
 			w.want("a", waits...)
@@ -1065,6 +1067,83 @@ func TestFlow_CleanupWithoutANodeIsMissed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Cleanup of a run that was cut waits an hour for a node from when it finds none. What it did before, and a freeze, do not count.
+func TestFlow_CleanupWaitsForANodeFromWhenItFindsNone(t *testing.T) {
+	t.Parallel()
+	const hour = 3600
+	newCleanup := func(t *testing.T, items task.MapSource) (*world, *testWorker) {
+		w := newWorld(t, "n1")
+		w.join("n2", "zone=b")
+		w.create("a", cronned("1 0 12 2 1 *"), flow(map[string]task.Step{"x": {}, "clean": {
+			Needs: []string{"x"}, When: task.WhenAlways, Timeout: task.Duration(time.Hour), Map: items, MaxParallel: 1, Target: &task.StepTarget{Selector: "zone = b"},
+		}}))
+
+		return w, w.work("n1")
+	}
+
+	t.Run("the items before have taken long", func(t *testing.T) {
+		t.Parallel()
+		w, h := newCleanup(t, "2")
+		h.decide(1)
+		w.cancelFlow("a", false)
+		h.decide(2)
+		w.endStep("a", "x", task.Cancelled)
+		h.decide(3)
+		w.wantSteps("a", "clean/0")
+		w.at(2 * hour)
+		w.endStep("a", "clean/0", task.Succeeded)
+		w.leave("n2")
+		h.fleet()
+		h.decide(2 * hour)
+		h.decide(3*hour - 1)
+		w.join("n2", "zone=b")
+		h.fleet()
+		h.decide(3*hour - 0.5)
+		w.wantSteps("a", "clean/1")
+	})
+
+	t.Run("it was frozen", func(t *testing.T) {
+		t.Parallel()
+		w, h := newCleanup(t, "1")
+		h.decide(1)
+		w.cancelFlow("a", false)
+		h.decide(2)
+		w.leave("n2")
+		h.fleet()
+		w.endStep("a", "x", task.Cancelled)
+		h.decide(3)
+		frozen := task.Freezes{Holding: []task.Freeze{{Since: task.At(sec(100)), Reason: "x"}}}
+		h.freeze(frozen)
+		h.state.examineAll()
+		h.decide(100)
+		thawed, _, _ := frozen.Unfreeze("", task.At(sec(2*hour)), nil)
+		h.freeze(thawed)
+		h.state.examineAll()
+		h.decide(2 * hour)
+		w.join("n2", "zone=b")
+		h.fleet()
+		h.decide(2*hour + 60)
+		w.wantSteps("a", "clean/0")
+	})
+
+	t.Run("it was cancelled late", func(t *testing.T) {
+		t.Parallel()
+		w, h := newCleanup(t, "1")
+		h.decide(1)
+		w.leave("n2")
+		h.fleet()
+		w.endStep("a", "x", task.Succeeded)
+		h.decide(3)
+		w.at(2 * hour)
+		w.cancelFlow("a", false)
+		h.decide(2 * hour)
+		w.join("n2", "zone=b")
+		h.fleet()
+		h.decide(2*hour + 60)
+		w.wantSteps("a", "clean/0")
+	})
 }
 
 // A workflow may become a task that sticks to its node. The steps of its last run do not concern that.

@@ -22,7 +22,7 @@ import (
 //
 // Nothing else that a plan does changes what is decided, so it stays whatever the outcome of the commit: when a
 // task is examined again (agenda), which histories and deletions are requested, and what is true in any case. That is
-// since when the node of a part has been away or a part has had no record (PartsMemory), which records of parts can be
+// since when the node of a part has been away, or a part has had no record or no node (PartsMemory), which records of parts can be
 // deleted, and the results of checks against the records of namespaces (state.NamespaceChecks).
 //
 // A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,

@@ -72,7 +72,9 @@ type PartsMemory struct {
 	Away    map[string]time.Time
 	ToldAt  time.Time // when the record was last written
 	Missing time.Time // since when parts have no record anywhere; zero: all have one
-	Flow    FlowMemory
+	// NoNode holds, by step, since when the cleanup of a run that was cut has found no node.
+	NoNode map[string]time.Time
+	Flow   FlowMemory
 }
 
 // Attempt is an attempt in the inbox of a node.
