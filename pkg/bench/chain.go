@@ -84,7 +84,6 @@ type chainTrial struct {
 func (t *chainTrial) runChains(ctx context.Context) error {
 	specs, perSecond := t.chainTasks()
 	t.progress.beginStep("create %d tasks", len(specs))
-	t.began = time.Now()
 
 	for _, s := range specs {
 		for _, source := range s.After {
@@ -99,6 +98,16 @@ func (t *chainTrial) runChains(ctx context.Context) error {
 			}
 		}
 		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	// An end owes nothing to dependents that were created after it, so no source runs before all dependents exist.
+	t.began = time.Now()
+	err = t.callForSources(specs, "resume", func(api *client.Client, s task.Spec) error {
+		_, err := api.Tasks.Resume(ctx, s.Namespace, s.Name, 0)
+		return err
 	})
 	if err != nil {
 		return err
@@ -127,16 +136,9 @@ func (t *chainTrial) runChains(ctx context.Context) error {
 		}
 	}
 
-	err = t.call(func(api *client.Client) error {
-		for _, s := range specs {
-			if len(s.After) > 0 {
-				continue
-			}
-			if _, err := api.Tasks.Pause(ctx, s.Namespace, s.Name, 0); err != nil {
-				return fmt.Errorf("pause %s: %w", s.Name, err)
-			}
-		}
-		return nil
+	err = t.callForSources(specs, "pause", func(api *client.Client, s task.Spec) error {
+		_, err := api.Tasks.Pause(ctx, s.Namespace, s.Name, 0)
+		return err
 	})
 	if err != nil {
 		return err
@@ -170,18 +172,33 @@ func (t *chainTrial) call(calls func(*client.Client) error) error {
 	return calls(api)
 }
 
-// chainTasks returns the tasks in an order in which they can be created, and how many runs are started by others in a second.
+// callForSources makes a call for each task that runs after no other one.
+func (t *chainTrial) callForSources(specs []task.Spec, what string, call func(*client.Client, task.Spec) error) error {
+	return t.call(func(api *client.Client) error {
+		for _, s := range specs {
+			if len(s.After) > 0 {
+				continue
+			}
+			if err := call(api, s); err != nil {
+				return fmt.Errorf("%s %s: %w", what, s.Name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// chainTasks returns the tasks in an order in which they can be created, those with a schedule paused, and how many runs are started by others in a second.
 func (t *chainTrial) chainTasks() (specs []task.Spec, perSecond int) {
 	head := func(name string) task.Spec {
 		s := task.Defaults()
 		s.Namespace, s.Name, s.Action, s.History.Keep = benchNamespace, name, noopAction, t.Keep
-		s.Schedule, s.Overlap = task.Schedules{"@every 1s"}, task.OverlapAllow
+		s.Schedule, s.Overlap, s.Paused = task.Schedules{"@every 1s"}, task.OverlapAllow, true
 
 		return s
 	}
 	after := func(name, source string) task.Spec {
 		s := head(name)
-		s.Schedule, s.Overlap, s.Queue.Limit = task.Schedules{task.ManualSchedule}, task.OverlapQueue, task.MaxTriggerQueue
+		s.Schedule, s.Overlap, s.Queue.Limit, s.Paused = task.Schedules{task.ManualSchedule}, task.OverlapQueue, task.MaxTriggerQueue, false
 		s.After = task.Sources{{Task: source, When: task.WhenEnded}}
 
 		return s
