@@ -73,10 +73,7 @@ func (n *Node) newNotifier() *notifier.Notifier {
 
 	return notifier.New(notifier.Config{
 		Store: n.store, Task: n.taskRef, Cluster: n.record.currentRecord,
-		Freezes: func() *task.Freezes {
-			f, _ := n.freezes.knownFreezes()
-			return f
-		},
+		Freezes: n.freezes.knownFreezes,
 		AuditsReads: func(namespace string) bool {
 			ns := n.access.View().Namespace(namespace)
 			return ns == nil || ns.AuditReads

@@ -46,9 +46,9 @@ func (s Alerts) Receivers(ctx context.Context, refs []record.Ref) ([]Receiver, e
 
 // WriteSent replaces the record of what was sent to a receiver, unless it has changed since sent was read. With runs, it also queues
 // these in the same transaction, so that a message is recorded if and only if it is sent (G59). It then also compares
-// the entry of the receiver. It returns the revision of the write, task.ErrFenced if the leader's term is over, and
-// task.ErrConflict if something has changed.
-func (s Alerts) WriteSent(ctx context.Context, term kv.Fence, to Receiver, sent task.AlertsSent, runs ...task.Waiting) (int64, error) {
+// the entry of the receiver, and the mod revision of the freezes: a run that is queued during a freeze waits until it ends. It returns
+// the revision of the write, task.ErrFenced if the leader's term is over, and task.ErrConflict if something has changed.
+func (s Alerts) WriteSent(ctx context.Context, term kv.Fence, to Receiver, sent task.AlertsSent, freezes int64, runs ...task.Waiting) (int64, error) {
 	key := s.keys.SentTo(to.Ref)
 	t := kv.Txn{
 		If:   []clientv3.Cmp{isUnchanged(key, sent.Mod)},
@@ -56,7 +56,7 @@ func (s Alerts) WriteSent(ctx context.Context, term kv.Fence, to Receiver, sent 
 	}
 
 	if len(runs) > 0 {
-		t.If = append(t.If, isUnchanged(s.keys.Entry(to.Ref), to.Mod))
+		t.If = append(t.If, isUnchanged(s.keys.Entry(to.Ref), to.Mod), isUnchanged(s.keys.Freezes(), freezes))
 	}
 	for _, w := range runs {
 		queued := s.keys.Queued(to.Ref, w.ID)

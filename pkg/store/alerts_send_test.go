@@ -48,6 +48,8 @@ func TestWriteSent_WritesTheRecordAndItsRunOrNothing(t *testing.T) {
 		{"the record is gone", func(_ *world, _ *store.Receiver, sent *task.AlertsSent) { sent.Mod = 7 }, false, task.ErrConflict},
 		{"the receiver was edited", func(w *world, to *store.Receiver, _ *task.AlertsSent) { w.put(w.keys.Entry(to.Ref), "{}") }, false, task.ErrConflict},
 		{"the receiver was deleted", func(w *world, to *store.Receiver, _ *task.AlertsSent) { w.del(w.keys.Entry(to.Ref)) }, false, task.ErrConflict},
+		{"a freeze was added", func(w *world, _ *store.Receiver, _ *task.AlertsSent) { w.put(w.keys.Freezes(), "{}") }, false, task.ErrConflict},
+		{"a freeze was added, and there is no run", func(w *world, _ *store.Receiver, _ *task.AlertsSent) { w.put(w.keys.Freezes(), "{}") }, true, nil},
 		{"the run exists", func(w *world, to *store.Receiver, _ *task.AlertsSent) { w.put(w.keys.Queued(to.Ref, run), "{}") }, false, task.ErrConflict},
 		{"the term is over", func(w *world, _ *store.Receiver, _ *task.AlertsSent) { w.del(w.keys.Leader() + "n1") }, false, task.ErrFenced},
 	} {
@@ -61,7 +63,7 @@ func TestWriteSent_WritesTheRecordAndItsRunOrNothing(t *testing.T) {
 			if !c.settles {
 				runs = append(runs, message(run))
 			}
-			rev, err := w.WriteSent(t.Context(), term, to, sent, runs...)
+			rev, err := w.WriteSent(t.Context(), term, to, sent, 0, runs...)
 			if !errors.Is(err, c.want) {
 				t.Fatalf("%v; want %v", err, c.want)
 			}

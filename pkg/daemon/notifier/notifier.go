@@ -10,7 +10,7 @@
 // # Guarantees
 //
 //   - A receiver has one message at a time, because the record of a message and its run are written in one transaction, which
-//     compares the leader's term, the record and the entry of the receiver (G59).
+//     compares the leader's term, the record, the entry of the receiver and the freezes (G59).
 //   - A receiver that answers is told of all that is open and not silenced (G60).
 //
 // A message is delivered at least once: if its run fails after it has arrived, the next message says the same.
@@ -64,8 +64,8 @@ type Config struct {
 	Task func(namespace, name string) record.Ref
 	// Cluster returns the present record of the cluster.
 	Cluster func() task.Cluster
-	// Freezes returns the freezes that are in force; nil: they are not known yet.
-	Freezes func() *task.Freezes
+	// Freezes returns the freezes that are in force, and the mod revision of their record; nil: they are not known yet.
+	Freezes func() (*task.Freezes, int64)
 	// AuditsReads reports whether reads of the output of runs of a namespace are audited.
 	AuditsReads func(namespace string) bool
 	// Fleet returns the nodes that are present, and the owners of the shards.
@@ -171,12 +171,12 @@ func (t *term) makePass(ctx context.Context) error {
 	}
 
 	// A message to a receiver that may be frozen would wait in the queue, with a text that is old when the freeze ends.
-	freezes := t.cfg.Freezes()
+	freezes, freezesMod := t.cfg.Freezes()
 	if freezes == nil {
 		return nil
 	}
 
-	p := &pass{term: t, now: t.cfg.Now(), cluster: t.cfg.Cluster(), freezes: freezes, alerts: t.known.byReceiver()}
+	p := &pass{term: t, now: t.cfg.Now(), cluster: t.cfg.Cluster(), freezes: freezes, freezesMod: freezesMod, alerts: t.known.byReceiver()}
 	if err := p.read(ctx); err != nil {
 		return err
 	}
@@ -225,6 +225,7 @@ type pass struct {
 	now        time.Time
 	cluster    task.Cluster
 	freezes    *task.Freezes
+	freezesMod int64                    // the mod revision of the record of freezes
 	alerts     map[string][]*knownAlert // by receiver
 	receivers  []store.Receiver
 	silences   alert.Silences
@@ -445,7 +446,7 @@ func (p *pass) writeDecision(ctx context.Context, r *store.Receiver, in *alert.I
 		}
 	}
 
-	rev, err := p.cfg.Store.WriteSent(ctx, p.fence, *r, d.Sent, runs...)
+	rev, err := p.cfg.Store.WriteSent(ctx, p.fence, *r, d.Sent, p.freezesMod, runs...)
 	if err != nil {
 		return err
 	}

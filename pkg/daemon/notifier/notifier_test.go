@@ -44,6 +44,7 @@ type world struct {
 	refused error
 
 	unknownFreezes bool
+	freezesMod     int64 // the mod revision of the record of freezes, as far as the notifier knows
 	warnings       []task.Warning
 	incomplete     bool
 }
@@ -87,14 +88,14 @@ func inWorld(t *testing.T, story func(w *world)) {
 		w.notifier = New(Config{
 			Store: w.Store, Task: w.Ref, Now: time.Now, Logger: zap.NewNop(), Registerer: w.registry,
 			Cluster: func() task.Cluster { return locked(w, func() task.Cluster { return w.cluster }) },
-			Freezes: func() *task.Freezes {
-				return locked(w, func() *task.Freezes {
-					if w.unknownFreezes {
-						return nil
-					}
-					f := w.freezes
-					return &f
-				})
+			Freezes: func() (*task.Freezes, int64) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if w.unknownFreezes {
+					return nil, 0
+				}
+				f := w.freezes
+				return &f, w.freezesMod
 			},
 			AuditsReads: func(ns string) bool { return ns == "audited" },
 			Fleet: func() ([]task.Node, []record.Owner) {
@@ -715,6 +716,26 @@ func TestNotifier_HoldsMessagesOfPausedAndFrozenReceivers(t *testing.T) {
 		if text := w.clusterAlert(task.WarnReceivers); text != "" {
 			w.Errorf("the cluster says %q", text)
 		}
+	})
+}
+
+// A freeze has begun, but the watch of the leader is late. A message would wait in the queue until the freeze ends.
+func TestNotifier_ComparesTheFreezes(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		frozen := w.Put(w.Keys.Freezes(), "frozen")
+		w.open("shop/sync", slack)
+		w.wait(time.Minute)
+		w.expectNone(slack)
+
+		w.set(func() { w.freezes.Holding, w.freezesMod = []task.Freeze{{Namespace: "ops"}}, frozen })
+		w.wait(time.Minute)
+		w.expectNone(slack)
+
+		ended := w.Put(w.Keys.Freezes(), "ended")
+		w.set(func() { w.freezes.Holding, w.freezesMod = nil, ended })
+		w.wait(10 * time.Second)
+		w.expectMessage(slack, []string{"shop/sync"}, nil)
 	})
 }
 
