@@ -129,8 +129,34 @@ func (r *parentRun) decideFlow(what tickpolicy.Turn) bool {
 	if active := f.Count - len(f.Left) - r.ended; active > 0 && !r.loseMissingParts() {
 		return false
 	}
+	if !frozen && f.Cancel == "" && q.PausedAt.IsZero() {
+		if counted, ok := r.countFreezes(); counted || !ok {
+			return ok
+		}
+	}
 
 	return r.writeCounts()
+}
+
+// countFreezes writes for how long the run was frozen, if a freeze has ended. The record of freezes has only the latest ones, and the
+// run may go on for longer than that. counted reports whether the plan changes the run. ok is false if the commit has no room.
+func (r *parentRun) countFreezes() (counted, ok bool) {
+	q, freezes := r.q, r.plan.settings.freezes
+	namespace, _, _ := strings.Cut(r.t.FullName(), "/")
+
+	w := q.Waiting
+	w.Fan = state.CopyFlow(*r.fanNow())
+	w.Fan.Flow.CountFreezes(freezes, namespace, q.DispatchedAt.Time, r.plan.now)
+	if w.Fan.Flow.FrozenMS == q.Fan.Flow.FrozenMS {
+		return false, true
+	}
+
+	if !r.plan.reserveRoom(r.t, 1, roomForTask(r.t)) {
+		return false, false
+	}
+	r.rewriteQueueRecord(w)
+
+	return true, true
 }
 
 // isTimedOut reports whether the run has exceeded the timeout with which it began. The time in which it was paused or frozen does not
@@ -139,14 +165,12 @@ func (r *parentRun) isTimedOut(frozen bool) bool {
 	q, now := r.q, r.plan.now
 	namespace, _, _ := strings.Cut(r.t.FullName(), "/")
 
-	// A freeze during a pause counts as a part of the pause. Of the pauses that have ended, the record has only the sums, and of the
-	// freezes only the latest ones are known: if one during a pause is not known any more, the whole pause counts nevertheless.
+	// A freeze during a pause counts as a part of the pause.
 	unpaused := now
 	if !q.PausedAt.IsZero() && q.PausedAt.Before(now) {
 		unpaused = q.PausedAt.Time
 	}
-	frozenFor := r.plan.settings.freezes.Lasted(namespace, q.DispatchedAt.Time, unpaused) - time.Duration(q.Fan.Flow.FrozenMS)*time.Millisecond
-	held := q.PausedFor(now) + max(frozenFor, 0)
+	held := q.PausedFor(now) + q.Fan.Flow.FrozenFor(r.plan.settings.freezes, namespace, q.DispatchedAt.Time, unpaused)
 
 	left := task.FlowTimeout(q.Fan.Flow.Timeout).Std() - (now.Sub(q.DispatchedAt.Time) - held)
 	if left <= 0 {

@@ -504,6 +504,61 @@ func TestFlow_FreezeInAPauseCountsOnce(t *testing.T) {
 	}
 }
 
+// The record of freezes has only the latest ones. A freeze that is not in it any more holds the timeout of a run nevertheless, and
+// once, if the run was paused meanwhile, too.
+func TestFlow_ForgottenFreezeHoldsTheTimeout(t *testing.T) {
+	t.Parallel()
+	const hour = 3600
+	for name, paused := range map[string]bool{"without a pause": false, "with a pause": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "n1")
+			w.create("a", cronned("1 0 12 * * *"), flow(map[string]task.Step{"x": {}}), func(t *task.Task) { t.Timeout = task.Duration(4 * time.Hour) })
+			h := w.work("n1")
+			h.decide(1)
+			pause := func(pause bool, hours float64) {
+				if paused {
+					w.at(hours * hour)
+					w.ok(w.store.SetFlowPaused(t.Context(), ref("a"), w.parent("a").ID, pause, task.NewActor("ann"), sec(hours*hour)))
+				}
+			}
+
+			freezes := task.Freezes{Holding: []task.Freeze{{Since: task.At(sec(hour)), Reason: "x"}}}
+			h.freeze(freezes)
+			pause(true, 2)
+			freezes, _, _ = freezes.Unfreeze("", task.At(sec(3*hour)), nil)
+			h.freeze(freezes)
+			h.state.examineAll()
+			h.decide(3 * hour)
+			pause(false, 3.5)
+
+			held := 2.0
+			if paused {
+				held = 2.5
+			}
+
+			// Freezes of another namespace replace that of the run.
+			for i := range 60 {
+				at := 3.5*hour + float64(i)
+				freezes, _ = freezes.Freeze(task.Freeze{Namespace: "other", Since: task.At(sec(at)), Reason: "x"})
+				freezes, _, _ = freezes.Unfreeze("other", task.At(sec(at+0.5)), nil)
+			}
+			h.freeze(freezes)
+
+			h = w.work("n1")
+			h.freeze(freezes)
+			h.decide((4 + held) * hour)
+			if p := w.parent("a"); p.Fan.Cancel != "" {
+				t.Errorf("it was cut before 4 h and the %v h in which it was held: %s", held, p.Fan.Cancel)
+			}
+			h.decide((4+held)*hour + 2)
+			if p := w.parent("a"); p.Fan.Cancel != task.ReasonTimeout {
+				t.Errorf("it was not cut after 4 h and the %v h in which it was held", held)
+			}
+		})
+	}
+}
+
 // freeze sets the freezes that the worker knows.
 func (tw *testWorker) freeze(f task.Freezes) {
 	tw.world.Helper()

@@ -156,10 +156,11 @@ func (s Runs) SetFlowPaused(ctx context.Context, ref record.Ref, id string, paus
 	case paused == !w.PausedAt.IsZero():
 		return nil
 	case paused:
+		w.Fan.Flow.CountFreezes(&freezes, ref.Namespace, w.DispatchedAt.Time, now)
 		w.PausedAt, w.PausedBy = task.At(now), who
 	default:
 		w.PausedMS = w.PausedFor(now).Milliseconds()
-		w.Fan.Flow.FrozenMS += freezes.Lasted(ref.Namespace, w.PausedAt.Time, now).Milliseconds()
+		w.Fan.Flow.SkipFreezes(now) // the pause has held the run
 		w.PausedAt, w.PausedBy = task.Time{}, nil
 	}
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // FlowTimeout returns the time limit of a whole run of a workflow.
@@ -50,9 +51,36 @@ type Flow struct {
 	Forced     bool       `json:"forced,omitempty" doc:"The run was cancelled with force: its cleanup ends, too."`
 	Retries    string     `json:"retries,omitempty" doc:"The run whose steps this one repeats."`
 
-	// FrozenMS is the part of PausedMS in which the task was frozen, too. Neither counts for the timeout, and this part must not be
-	// subtracted twice.
-	FrozenMS int64 `json:"frozen_ms,omitempty" doc:"For how many milliseconds of its ended pauses the task was frozen, too."`
+	// FrozenMS is for how long the run was frozen before FrozenUntil. The rest follows from the record of freezes, which has only the
+	// latest ones. The time of a pause never counts here, because it is part of PausedMS.
+	FrozenMS    int64 `json:"frozen_ms,omitempty" doc:"For how many milliseconds it was frozen before frozen_until, apart from pauses."`
+	FrozenUntil Time  `json:"frozen_until,omitzero" doc:"Up to when freezes are part of frozen_ms."`
+}
+
+// FrozenFor returns for how long a run that has begun at an instant was frozen until another one, apart from its ended pauses.
+func (f *Flow) FrozenFor(freezes *Freezes, namespace string, begun, until time.Time) time.Duration {
+	return time.Duration(f.FrozenMS)*time.Millisecond + freezes.Lasted(namespace, f.frozenSince(begun), until)
+}
+
+// CountFreezes adds to FrozenMS for how long a run that has begun at an instant was frozen since FrozenUntil, which becomes now.
+func (f *Flow) CountFreezes(freezes *Freezes, namespace string, begun, now time.Time) {
+	f.FrozenMS = f.FrozenFor(freezes, namespace, begun, now).Milliseconds()
+	f.SkipFreezes(now)
+}
+
+// SkipFreezes makes freezes before now not count any more, unless they are part of FrozenMS.
+func (f *Flow) SkipFreezes(now time.Time) {
+	if now.After(f.FrozenUntil.Time) {
+		f.FrozenUntil = At(now)
+	}
+}
+
+// frozenSince returns from when on freezes are not part of FrozenMS.
+func (f *Flow) frozenSince(begun time.Time) time.Time {
+	if f.FrozenUntil.After(begun) {
+		return f.FrozenUntil.Time
+	}
+	return begun
 }
 
 // FlowStep is the state of a step.

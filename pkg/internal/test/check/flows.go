@@ -207,6 +207,28 @@ func sameJSON(a, b any) bool {
 	return err == nil && string(x) == string(y)
 }
 
+// checkFreezes judges for how long a run was frozen: no time counts twice, and none that is part of a pause.
+func (j *flowJudge) checkFreezes(d *delta, ch *runChange, was, now *task.Flow) {
+	if was.FrozenMS == now.FrozenMS && was.FrozenUntil.Equal(now.FrozenUntil.Time) {
+		return
+	}
+
+	run := j.runOf(ch.runRef)
+	from := ch.queued.DispatchedAt
+	if was.FrozenUntil.After(from.Time) {
+		from = was.FrozenUntil
+	}
+	added := now.FrozenMS - was.FrozenMS
+	if added < 0 || now.FrozenUntil.Before(was.FrozenUntil.Time) || added > max(0, now.FrozenUntil.Sub(from.Time).Milliseconds()) || added > 0 && run.wasPaused {
+		j.breach("G65", ch.runRef, ch.queueKey, "run %s: it was frozen for %d ms until %s, and now for %d ms until %s", ch.id, was.FrozenMS, was.FrozenUntil, now.FrozenMS, now.FrozenUntil)
+	}
+
+	// Users change this only together with a pause.
+	if run.wasPaused == run.paused {
+		j.fences.requireCommit(d, ch.ref, 0, ch.queueKey, "the time that a run was frozen")
+	}
+}
+
 // checkProgress judges a change of the record of a run: which steps begin, and why the run ends early.
 func (j *flowJudge) checkProgress(d *delta, ch *runChange, r *runHistory) {
 	was, now := r.was, r.fan
@@ -224,10 +246,7 @@ func (j *flowJudge) checkProgress(d *delta, ch *runChange, r *runHistory) {
 		wrong("it is cancelled with force, but not any more, or not at all")
 	}
 
-	// Only the end of a pause adds what of it was frozen.
-	if a, b := was.Flow.FrozenMS, now.Flow.FrozenMS; a != b && (b < a || b > ch.queued.PausedMS || !run.wasPaused || run.paused) {
-		wrong("it was frozen for %d ms of its pauses, and now for %d ms", a, b)
-	}
+	j.checkFreezes(d, ch, was.Flow, now.Flow)
 
 	var begun []*task.FlowStep
 	for i := range now.Flow.Steps {

@@ -213,6 +213,12 @@ func (f *flowing) pauses() {
 	f.txn(f.parent())
 }
 
+// frozen lets the owner count for how long the run was frozen.
+func (f *flowing) frozen(ms int64) {
+	f.fan.Flow.FrozenMS, f.fan.Flow.FrozenUntil = ms, f.time()
+	f.commits(f.parent())
+}
+
 // timesOut lets the owner end the run early.
 func (f *flowing) timesOut() {
 	f.fan.Cancel = task.ReasonTimeout
@@ -507,23 +513,43 @@ func TestCheck_StepsFollowTheirPlan(t *testing.T) {
 			f.txn(f.parent())
 			f.opens("extract", 1)
 		}},
-		{"a pause during which it was frozen ends", "", func(f *flowing) {
-			f.begins().pauses()
-			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenMS = task.Time{}, nil, 5, 3
+		{"a freeze ends", "", func(f *flowing) {
+			f.begins().frozen(0)
+			f.pass(1)
+			f.frozen(1)
+		}},
+		{"a pause begins and ends", "", func(f *flowing) {
+			f.begins().frozen(0)
+			f.pass(1)
+			f.fan.Flow.FrozenMS, f.fan.Flow.FrozenUntil = 1, f.time()
+			f.pauses()
+			f.pass(1)
+			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenUntil = task.Time{}, nil, 1, f.time()
 			f.txn(f.parent())
 			f.opens("extract", 1)
 		}},
-		{"it was frozen for longer than it was paused", "G65", func(f *flowing) {
-			f.begins().pauses()
-			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenMS = task.Time{}, nil, 3, 5
+		{"a freeze counts for longer than it can have lasted", "G65", func(f *flowing) {
+			f.begins().frozen(0)
+			f.pass(1)
+			f.frozen(1e9)
+		}},
+		{"a freeze during a pause counts twice", "G65", func(f *flowing) {
+			f.begins().frozen(0)
+			f.pauses()
+			f.pass(1)
+			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS, f.fan.Flow.FrozenMS, f.fan.Flow.FrozenUntil = task.Time{}, nil, 1, 1, f.time()
 			f.txn(f.parent())
 		}},
-		{"the time that it was frozen changes without a pause", "G65", func(f *flowing) {
-			f.begins().pauses()
-			f.run.PausedAt, f.run.PausedBy, f.run.PausedMS = task.Time{}, nil, 5
+		{"a freeze is not counted any more", "G65", func(f *flowing) {
+			f.begins().frozen(0)
+			f.pass(1)
+			f.frozen(1)
+			f.frozen(0)
+		}},
+		{"a freeze is counted without a commit", "G1", func(f *flowing) {
+			f.begins()
+			f.fan.Flow.FrozenUntil = f.time()
 			f.txn(f.parent())
-			f.fan.Flow.FrozenMS = 3
-			f.commits(f.parent())
 		}},
 		{"the steps change while it runs", "G65", func(f *flowing) { f.begins(); f.step("check").Needs = nil; f.commits(f.parent()) }},
 		{"the plan changes while it runs", "G65", func(f *flowing) {

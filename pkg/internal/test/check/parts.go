@@ -54,12 +54,12 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, but overlap is %q", ch.id, e.Overlap)
 	}
 
-	// Users may only request a cancel, or end a pause, which flowJudge judges. Every other change, and a cancel in favor of a newer tick, needs a commit.
+	// Users may only request a cancel, or begin or end a pause, which flowJudge judges. Every other change, and a cancel in favor of a newer tick, needs a commit.
 	same := *f
 	same.Cancel = was.Cancel
 	if f.Flow != nil {
 		flow := *f.Flow
-		flow.Forced, flow.FrozenMS, same.Flow = was.Flow.Forced, was.Flow.FrozenMS, &flow
+		flow.Forced, flow.FrozenMS, flow.FrozenUntil, same.Flow = was.Flow.Forced, was.Flow.FrozenMS, was.Flow.FrozenUntil, &flow
 	}
 	if encodeFan(same) != encodeFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
