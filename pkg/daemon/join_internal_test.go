@@ -223,6 +223,43 @@ func TestJoin_BringsTheGapOfTheRecordThatItCompared(t *testing.T) {
 	}
 }
 
+// The record of a former instance of the node has lost its lease, for example because somebody has copied the keys to another etcd. Its
+// leases cannot be revoked, so the node waits until the record is deleted, and does not try again without a pause.
+func TestJoin_PausesIfItsFormerRecordStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJoiner(t)
+		etcd, keys := j.other.Client(), j.other.Keys()
+		if _, err := etcd.Put(t.Context(), keys.Node("n1"), record.Encode(task.Node{Instance: "i1", Leases: []string{"7"}})); err != nil {
+			t.Fatal(err)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const most = 10 * 60 // requests in a minute
+		requests := 0
+		var count func()
+		count = func() {
+			if requests++; requests == most {
+				t.Errorf("%d requests without a pause", requests)
+				cancel()
+			}
+			j.kv.before = count
+		}
+		count()
+
+		time.AfterFunc(time.Minute, func() {
+			if _, err := etcd.Delete(ctx, keys.Node("n1")); err != nil {
+				t.Error(err)
+			}
+		})
+		s, _, err := j.joinCluster(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.revokeLease(t.Context(), s)
+	})
+}
+
 // startAfter returns a node that starts on the data directory of a former instance i1 of n1, or on a copy of it.
 func (j *joiner) startAfter() *presence {
 	return &presence{

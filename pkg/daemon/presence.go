@@ -312,7 +312,7 @@ func (p *presence) logAnnounced(n task.Node) {
 // another process holds the name for longer than a lease, if the cluster's record format is too new, if the cluster has
 // a new epoch (etcdhistory.ErrNewHistory), or if ctx ends.
 func (p *presence) joinCluster(ctx context.Context) (*kv.Session, store.Session, error) {
-	logged := false
+	logged, revoked := false, false
 	var taken time.Time // when another process was first found to hold the name; zero: none
 	for {
 		s, joined, holder, err := p.tryJoin(ctx)
@@ -327,7 +327,17 @@ func (p *presence) joinCluster(ctx context.Context) (*kv.Session, store.Session,
 		case holder != nil && p.isOurs(holder):
 			// A former process of this data directory holds the name. It is dead, so do not wait for its lease.
 			p.revokeLeases(ctx, holder.Leases)
-			continue
+			if !revoked {
+				revoked = true
+				continue
+			}
+
+			// The key has another lease, or none.
+			if !logged {
+				logged = true
+				p.log.Warn("cannot join: the record of a former instance stays, although its leases were revoked; retrying until somebody deletes it",
+					zap.String("node", p.node.Name), zap.String("instance", holder.Instance))
+			}
 		case holder != nil && taken.IsZero():
 			// The holder may be dead without a peer that detects it. Then its key disappears with its lease.
 			taken = p.env.Now()
