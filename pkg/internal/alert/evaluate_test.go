@@ -37,6 +37,7 @@ type facts struct {
 	ledger  LedgerFacts
 	freezes *task.Freezes
 	opened  time.Time
+	gap     *task.Gap
 	idle    bool
 }
 
@@ -87,7 +88,7 @@ func (f *facts) change(change func(e *task.Entry)) *facts {
 
 // evidence returns the evidence as it is before anything else is read. The n-th end was written in revision n+1.
 func (f *facts) evidence() *Evidence {
-	e := &Evidence{Namespace: "shop", Task: "sync", Revision: 100, Entry: &f.entry, Freezes: f.freezes, Opened: f.opened, Idle: f.idle}
+	e := &Evidence{Namespace: "shop", Task: "sync", Revision: 100, Entry: &f.entry, Freezes: f.freezes, Opened: f.opened, Gap: f.gap, Idle: f.idle}
 	if e.Opened.IsZero() {
 		e.Opened = berlin("2026-10-01 00:00:00")
 	}
@@ -339,6 +340,8 @@ func TestEvaluate_SuccessWithin(t *testing.T) {
 		"frozen":                      {daily().frozen(task.Freeze{Namespace: "shop", Since: recently}), Undecided, "2026-11-24 12:01:00", ""},
 		"another namespace is frozen": {daily().frozen(task.Freeze{Namespace: "web", Since: recently}), NotMet, "2026-10-02 02:00:00", ""},
 		"frozen until a while ago":    {daily().frozen(task.Freeze{Namespace: "shop", Since: recently, Ended: task.At(berlin("2026-11-24 10:00:00"))}), Undecided, "2026-11-25 12:00:00", ""},
+		"lost by a restore":           {restored(daily().tick("2026-11-22 03:00:00", task.Succeeded, "2026-11-22 03:10:00"), "2026-11-24 09:00:00"), Undecided, "2026-11-25 11:00:00", ""},
+		"lost long ago":               {restored(daily().tick("2026-11-22 03:00:00", task.Succeeded, "2026-11-22 03:10:00"), "2026-11-23 09:00:00"), NotMet, "2026-11-24 11:00:00", ""},
 		"just opened":                 {func() *facts { f := daily(); f.opened = berlin("2026-11-24 11:50:00"); return f }(), Undecided, "2026-11-24 12:05:00", ""},
 		"opened a while ago":          {func() *facts { f := daily(); f.opened = berlin("2026-11-24 11:45:00"); return f }(), NotMet, "2026-10-02 02:00:00", ""},
 		"never asked for":             {watched("@manual", task.Alerts{SuccessWithin: task.Duration(26 * time.Hour)}), NotMet, "2026-10-02 02:00:00", ""},
@@ -419,6 +422,10 @@ func TestEvaluate_SuccessBy(t *testing.T) {
 		"the tick of the deadline":          {by("0 6 * * *").tick("2026-11-23 06:00:00", task.Succeeded, "2026-11-23 07:00:00").tick("2026-11-24 06:00:00", task.Failed, "2026-11-24 06:00:01"), judged, Met},
 		"asked for since the last deadline": {by("@manual").manual("2026-11-23 07:00:00", task.Succeeded, "2026-11-23 07:00:01"), judged, Met},
 		"not asked for":                     {by("@manual").manual("2026-11-23 05:00:00", task.Succeeded, "2026-11-23 05:00:01"), judged, NotMet},
+		"lost by a restore":                 {restored(nightly().lost(today, today), "2026-11-24 04:00:00"), judged, Undecided},
+		"failed, and the rest is lost":      {restored(nightly().tick(today, task.Failed, "2026-11-24 05:00:00"), "2026-11-24 05:30:00"), judged, NotMet},
+		"asked for in a lost history":       {restored(by("@manual"), "2026-11-24 05:00:00"), judged, Undecided},
+		"lost before the last deadline":     {restored(by("@manual"), "2026-11-23 05:00:00"), judged, NotMet},
 		"created since the last deadline":   {by("@manual").change(func(e *task.Entry) { e.From = task.At(berlin("2026-11-23 07:00:00")) }).edited(task.At(berlin("2026-11-23 07:00:00"))), judged, Undecided},
 		"after completion":                  {by("@every 1h after completion").tick("2026-11-24 05:00:00", task.Succeeded, "2026-11-24 05:00:01"), judged, Met},
 		"one tick, the last one":            {by("@at 2026-11-24T02:00:00Z").tick("2026-11-24 03:00:00", task.Failed, "2026-11-24 03:00:01"), judged, NotMet},

@@ -30,6 +30,8 @@ type Evidence struct {
 	Idle bool
 	// Opened is when the shard got its owner.
 	Opened time.Time
+	// Gap is what restores have lost; nil: nothing.
+	Gap *task.Gap
 
 	Active  *ActiveFacts  // nil: not read
 	Spec    *SpecFacts    // nil: not read
@@ -191,8 +193,8 @@ func (e *Evidence) pauseOf(now time.Time) (p task.Pause, ok bool) {
 	return *current, true
 }
 
-// graceUntil returns the time from which a success can be expected: the end of the last pause by a person, and of the last freeze
-// of the namespace.
+// graceUntil returns the time from which a success can be expected: the end of the last pause by a person, of the last freeze
+// of the namespace, and of what a restore has lost, of which nobody knows what ran in it.
 func (e *Evidence) graceUntil(now time.Time) (since time.Time) {
 	if own := e.Entry.Own; own != nil {
 		for _, p := range slices.Backward(own.Pauses) {
@@ -211,6 +213,9 @@ func (e *Evidence) graceUntil(now time.Time) (since time.Time) {
 
 	if z := e.Freezes.HeldUp(e.Namespace, since, now); z != nil {
 		since = z.Ended.Time
+	}
+	if g := e.Gap; g != nil {
+		since = later(since, g.Until.Time)
 	}
 
 	return since

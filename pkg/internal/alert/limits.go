@@ -76,6 +76,7 @@ func (e *Evidence) evaluateMaxDuration(current *task.Alert, now time.Time) (Verd
 	}
 
 	limit := e.alerts().MaxDuration.Std()
+	isOpen := current != nil && current.IsOpen()
 	v := Verdict{State: Met}
 
 	var oldest *ActiveRun
@@ -84,6 +85,9 @@ func (e *Evidence) evaluateMaxDuration(current *task.Alert, now time.Time) (Verd
 		r := &e.Active.Runs[i]
 		if task.IsPart(r.Run.ID) {
 			continue // its run counts
+		}
+		if !isOpen && e.Gap.HasRecord(r.Create) {
+			continue // it may have ended in the history that a restore has lost, and ends as lost
 		}
 
 		// A run that waits for its first start may begin at any time.
@@ -103,7 +107,7 @@ func (e *Evidence) evaluateMaxDuration(current *task.Alert, now time.Time) (Verd
 	if oldest != nil {
 		return Verdict{State: NotMet, Since: since, Run: oldest.Run.ID, Guard: &Guard{Run: oldest, CreateOnly: true}}, Needs{}
 	}
-	if current == nil || !current.IsOpen() {
+	if !isOpen {
 		return v, Needs{}
 	}
 
@@ -292,7 +296,7 @@ func (l *lateness) startedSince(tick time.Time) (*task.Run, Needs) {
 func (l *lateness) judge(tick time.Time) (Verdict, Needs) {
 	undecided := Verdict{State: Undecided, Next: l.judgedNext(tick)}
 	if !tick.After(l.graceUntil(l.now)) {
-		return undecided, Needs{} // a pause or a freeze has held it up
+		return undecided, Needs{} // a pause or a freeze has held it up, or a restore has lost it
 	}
 
 	due := l.schedule.Due(tick, l.Entry.UID)

@@ -175,6 +175,8 @@ func TestEvaluate_MaxLateness(t *testing.T) {
 		"open, and waits":                 {facts: earlier(), active: new(active).waiting("2026-11-24 01:00:00", ""), open: true, want: NotMet, next: "2026-11-24 01:21:00"},
 		"open, and a later tick starts":   {facts: earlier().missed("2026-11-24 01:00:00"), active: new(active).running("2026-11-24 02:00:00", "2026-11-24 02:00:01"), open: true, now: "2026-11-24 02:01:00", want: Met, why: task.AlertStarted},
 		"missed while nobody owned it":    {facts: ownedAt(earlier(), "2026-11-24 01:18:00"), want: Undecided, next: "2026-11-24 01:33:00"},
+		"lost by a restore":               {facts: restored(earlier().lost("2026-11-24 01:00:00", "2026-11-24 01:00:00"), "2026-11-24 01:02:00"), want: Undecided},
+		"missed after a restore":          {facts: restored(earlier().missed("2026-11-24 01:00:00"), "2026-11-24 00:50:00"), want: NotMet, opens: true},
 		"missed, and it was the last one": {facts: earlier().missed("2026-11-24 01:00:00").change(func(e *task.Entry) { e.End = task.At(berlin("2026-11-24 01:10:00")) }), open: true, want: NotExpected, why: task.AlertEnded},
 	})
 }
@@ -188,6 +190,20 @@ func editedAt(f *facts, at string) *facts {
 // ownedAt sets when the shard got its owner.
 func ownedAt(f *facts, at string) *facts {
 	f.opened = berlin(at)
+	return f
+}
+
+// restored restores a backup whose records have create revisions up to 80. A lost history may have decided ticks until a time.
+func restored(f *facts, until string) *facts {
+	f.gap = &task.Gap{Until: task.At(berlin(until)), Revision: 80}
+	return f
+}
+
+// lost adds ticks that a lost history may have decided.
+func (f *facts) lost(first, last string) *facts {
+	f.skipped(first, last, task.ReasonRestored)
+	f.ends[len(f.ends)-1].State = task.Missed
+
 	return f
 }
 
@@ -222,6 +238,8 @@ func TestEvaluate_MaxDuration(t *testing.T) {
 		"a run that waits":         {facts: long(), active: new(active).waiting("2026-11-24 01:00:00", ""), want: Met, next: "2026-11-24 01:35:00"},
 		"a part":                   {facts: long(), active: part(), want: Met},
 		"a run in parts":           {facts: long(), active: parent(), want: NotMet, opens: true},
+		"lost by a restore":        {facts: restored(long(), "2026-11-24 01:18:00"), active: new(active).running("2026-11-24 01:00:00", "2026-11-24 01:05:00"), want: Met},
+		"open, and lost":           {facts: restored(long(), "2026-11-24 01:18:00"), active: new(active).running("2026-11-24 01:00:00", "2026-11-24 01:00:01"), open: true, want: NotMet},
 		"of a shadow":              {facts: long().change(func(e *task.Entry) { e.Shadow, e.Paused = true, true }), active: new(active).running("2026-11-24 01:00:00", "2026-11-24 01:05:00"), want: NotMet, opens: true},
 		"open, and it runs":        {facts: long(), active: new(active).running("2026-11-24 01:00:00", "2026-11-24 01:00:01"), open: true, want: NotMet},
 		"open, and another one":    {facts: long().started("2026-11-24 01:00:00", task.Succeeded, "2026-11-24 01:19:00"), active: new(active).running("2026-11-24 00:30:00", "2026-11-24 01:00:01"), open: true, want: NotMet},

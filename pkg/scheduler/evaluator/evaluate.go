@@ -108,7 +108,7 @@ func newEvaluation(j job, all *store.AlertReading, r *store.TaskReading) *evalua
 
 	v.evidence = alert.Evidence{
 		Namespace: r.Ref.Namespace, Task: r.Ref.Name, Revision: all.Revision, Entry: r.Entry, Unreadable: r.Unreadable,
-		Freezes: &all.Freezes.Freezes, Opened: j.shard.Opened,
+		Freezes: &all.Freezes.Freezes, Opened: j.shard.Opened, Gap: j.shard.Fences.Gap,
 	}
 
 	uid := ""
