@@ -70,6 +70,11 @@ func (p *pass) reportOutage(ctx context.Context, began time.Time) (reported bool
 	a.Text = fmt.Sprintf("the cluster had no leader from %s to %s (%s), because etcd did not answer or was full, or no scheduler was running: "+
 		"ticks of that time may be late or missed", began.UTC().Format(time.RFC3339), p.now.UTC().Format(time.RFC3339),
 		task.Duration(p.now.Sub(began)).Approximate())
+	if r := p.cluster.LastRestored(); r != nil && r.At.After(began) {
+		// The heartbeat is that of the backup, after which leaders went on.
+		a.Text = fmt.Sprintf("etcd was restored on %s: what the cluster did after %s is not on record, and ticks until %s may be late, missed or lost",
+			r.At.UTC().Format(time.RFC3339), began.UTC().Format(time.RFC3339), p.now.UTC().Format(time.RFC3339))
+	}
 
 	return true, p.cfg.Store.PutClusterAlert(ctx, p.fence, a)
 }

@@ -234,6 +234,40 @@ func TestNotifier_ReportsWhenAnOutageHasEnded(t *testing.T) {
 	})
 }
 
+// The heartbeat of a restored cluster is that of the backup: its last leader worked for longer.
+func TestNotifier_ReportsARestore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.addReceiver(slack)
+		w.set(func() { w.cluster.AlertReceivers = []string{slack} })
+		w.wait(time.Minute)
+		w.Stop()
+
+		w.wait(8 * time.Hour)
+		w.set(func() { w.cluster.Restored = []task.Restored{{At: task.At(time.Now())}} })
+		w.wait(time.Minute)
+		w.lead()
+		w.wait(30 * time.Second)
+
+		a := w.openedAlert(task.WarnOutage)
+		if strings.Contains(a.Text, "no leader") || !strings.Contains(a.Text, "restored") {
+			t.Errorf("the text is %q", a.Text)
+		}
+		if run := w.queued(slack); run == nil || !strings.Contains(run.Env["ALERT_TEXT"], a.Text) {
+			t.Errorf("the message is %+v", run)
+		}
+		w.end(slack, task.Succeeded)
+
+		// The next outage is one.
+		w.Stop()
+		w.wait(20 * time.Minute)
+		w.lead()
+		w.wait(30 * time.Second)
+		if a := w.openedAlert(task.WarnOutage); !strings.Contains(a.Text, "no leader") {
+			t.Errorf("the text is %q", a.Text)
+		}
+	})
+}
+
 // A leader that does not trust its clock writes nothing. Others fire meanwhile.
 func TestNotifier_ReportsNoOutageOfItsClock(t *testing.T) {
 	inWorld(t, func(w *world) {
