@@ -25,6 +25,7 @@ import (
 	"go.etcd.io/etcd/server/v3/features"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
@@ -293,15 +294,38 @@ var ErrLocked = errors.New("another process uses the directory")
 
 // LockDir locks a data directory, as Start does, so that no etcd starts in it until the result is closed. The directory must exist.
 func LockDir(dir string) (io.Closer, error) {
-	lock, err := fileutil.TryLockFile(filepath.Join(dir, "carillon.lock"), os.O_WRONLY|os.O_CREATE, 0o600)
-	if errors.Is(err, fileutil.ErrLocked) {
+	path := filepath.Join(dir, "carillon.lock")
+
+	lock, err := fileutil.TryLockFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	switch {
+	case errors.Is(err, fileutil.ErrLocked):
 		return nil, ErrLocked
-	}
-	if err != nil {
+	case errors.Is(err, unix.EROFS):
+		return lockReadOnly(path)
+	case err != nil:
 		return nil, err
 	}
 
 	return lock, nil
+}
+
+// lockReadOnly locks the lock file of a directory that cannot be written here, for readers. It may be possible to write it elsewhere.
+func lockReadOnly(path string) (io.Closer, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+
+	lock := unix.Flock_t{Type: unix.F_RDLCK}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		_ = file.Close()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return nil, ErrLocked
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+
+	return file, nil
 }
 
 // privateDir creates the directory with mode 0700, or makes an existing one private if that is safe (see

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/pkg/internal/backup"
 	"github.com/carillonhq/carillon/pkg/internal/backup/source"
@@ -290,6 +291,26 @@ func TestFromDataDir_RefusesWhatIsNoStoppedMember(t *testing.T) {
 
 	if _, err := source.FromDataDir(t.Context(), t.TempDir(), options(t)); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("of an empty directory: %v", err)
+	}
+}
+
+// Linux mounts a file system read-only when its disk fails.
+func TestFromDataDir_OfAReadOnlyFileSystem(t *testing.T) {
+	dir, readOnly := t.TempDir(), t.TempDir()
+	if err := unix.Mount(dir, readOnly, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("cannot mount a file system: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) })
+	ok(t, unix.Mount("", readOnly, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+
+	p, _ := launch(t, filepath.Join(dir, "etcd"))
+	if _, err := source.FromDataDir(t.Context(), readOnly, options(t)); !errors.Is(err, task.ErrConflict) {
+		t.Errorf("of a running member: %v", err)
+	}
+
+	p.Kill()
+	if _, err := source.FromDataDir(t.Context(), readOnly, options(t)); err != nil {
+		t.Error(err)
 	}
 }
 
