@@ -85,6 +85,9 @@ func (j *messageJudge) applyChanges(d *delta) {
 
 	for receiver, ch := range d.sent {
 		if ch.sent == nil {
+			if former := j.sent[receiver]; former != nil && d.cluster != nil {
+				delete(j.begun, former.UID) // a restore: all that is open is sent again, at once
+			}
 			delete(j.sent, receiver)
 		} else {
 			j.sent[receiver] = ch.sent

@@ -33,7 +33,7 @@ type RestoreOptions struct {
 
 // restoreWorkloads are the workloads of simulations of restores: with others, acknowledged changes that are lost break what
 // the checker expects.
-var restoreWorkloads = []string{"pause runs", "edit schedules", "change policies", "fan out", "requests", "dependents", "workflows", "boots", "small history"}
+var restoreWorkloads = []string{"pause runs", "edit schedules", "change policies", "fan out", "requests", "dependents", "workflows", "boots", "small history", "alerts"}
 
 // DrawRestore draws the kind of the restore of a seed.
 func DrawRestore(seed uint64) RestoreOptions {
@@ -124,10 +124,18 @@ func runRestoreInBubble(t *testing.T, seed uint64, o RestoreOptions) Report {
 	until := time.Now()
 	w.sleep(settleTime)
 	w.endFreezes()
+	if w.expectsSuccess() {
+		w.deleteReceiver()
+	}
 
 	w.pauseAll()
 	quiet := w.waitUntil(time.Hour, func() bool { w.resumeAll(); return w.isIdle() && w.isSent() })
 	w.logLine("> quiet: %t", quiet)
+	if w.expectsSuccess() {
+		w.sleep(maxPause)
+		w.evaluated = time.Now()
+		w.sleep(evaluationTime)
+	}
 
 	w.stopProcesses()
 	end()
@@ -247,7 +255,7 @@ func (w *restorer) buildReport(until time.Time) Report {
 
 	w.judgeLost()
 	events, keys := w.events(), w.admin.Keys()
-	r := Report{Seed: w.seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Audited: true})}
+	r := Report{Seed: w.seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Folded: true, Audited: true, Evaluated: w.evaluated})}
 	r.Violations = append(r.Violations, w.violations...)
 
 	w.mu.Lock()
