@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,15 @@ func List(dir string) ([]Listed, error) {
 
 	list := map[string]Listed{}
 	for _, e := range entries {
-		if l, ok := newListed(e.Name()); ok && e.Type().IsRegular() {
+		if !e.Type().IsRegular() {
+			continue
+		}
+
+		l, ok := newListed(e.Name())
+		if !ok && isSingle(filepath.Join(dir, e.Name())) {
+			l, ok = Listed{Name: e.Name()}, true
+		}
+		if ok {
 			list[l.Name] = l
 		}
 	}
@@ -122,22 +131,39 @@ func newListed(file string) (Listed, bool) {
 	return Listed{Name: file, Problem: "a snapshot without a manifest"}, strings.HasSuffix(file, bareSuffix)
 }
 
+// isSingle reports whether a file begins with a manifest. Other programs may store other files of zstd in a directory.
+func isSingle(path string) bool {
+	if !strings.HasSuffix(path, fileSuffix) {
+		return false
+	}
+
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+
+	defer f.Close()
+
+	var head [frameHeader]byte
+	_, err = io.ReadFull(f, head[:])
+
+	return err == nil && binary.LittleEndian.Uint32(head[:]) == frameMagic
+}
+
 // read adds what the files say.
 func (l Listed) read(dir string) Listed {
 	path := filepath.Join(dir, l.Name)
 	if l.Problem == "" {
 		s, err := openStored(path)
-		if errors.Is(err, task.ErrNotFound) { // a single file, or one that was removed meanwhile
-			s, err = openStored(path + dataSuffix)
-		}
-
 		if err != nil {
 			l.Problem = err.Error()
 		} else {
 			l.Manifest = s.Manifest
 		}
 
-		path += dataSuffix
+		if !strings.HasSuffix(path, fileSuffix) {
+			path += dataSuffix
+		}
 	}
 
 	if info, err := os.Stat(path); err == nil {

@@ -132,6 +132,17 @@ func TestList_NamesWhatIsNotGood(t *testing.T) {
 	ok(t, os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o600))
 	ok(t, os.WriteFile(filepath.Join(dir, "package.json"), nil, 0o600))
 
+	// Single files. Another program has stored the last one.
+	for i, name := range []string{"before upgrade.zst", "pipe.db.zst", "short.zst"} {
+		p := pack(t, raw, noon.Add(time.Duration(-1-i)*time.Hour))
+		data, err := os.Open(p.Path)
+		ok(t, err)
+		_, err = backup.StoreFile(t.Context(), filepath.Join(dir, name), p.Manifest, data)
+		ok(t, errors.Join(err, data.Close()))
+	}
+	ok(t, os.Truncate(filepath.Join(dir, "short.zst"), 100))
+	ok(t, os.WriteFile(filepath.Join(dir, "log.zst"), []byte("\x28\xb5\x2f\xfd log"), 0o600))
+
 	list, err := backup.List(dir)
 	ok(t, err)
 
@@ -142,6 +153,9 @@ func TestList_NamesWhatIsNotGood(t *testing.T) {
 		{"20261128T160000.000Z", "damaged: its manifest is incomplete"},
 		{"20261128T170000.000Z.db.zst.tmp", "incomplete"},
 		{"etcdctl.db", "a snapshot without a manifest"},
+		{"short.zst", "damaged: it ends too early"},
+		{"pipe", ""},
+		{"before upgrade.zst", ""},
 		{"20261128T120000.000Z", ""},
 	}
 	if len(list) != len(want) {

@@ -25,6 +25,7 @@ import (
 // The ends of the names of files.
 const (
 	dataSuffix     = ".db.zst"
+	fileSuffix     = ".zst" // a single file
 	manifestSuffix = ".json"
 	tempSuffix     = ".tmp"
 	bareSuffix     = ".db" // a snapshot of etcdctl
@@ -85,17 +86,16 @@ func openStored(name string) (*Stored, error) {
 		return nil, err
 	}
 
-	// There is no manifest, so the name must be that of a file.
+	// There is no manifest beside it, so it must be a file.
 	s, err := openFile(name)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return s, err
+	if errors.Is(err, fs.ErrNotExist) {
+		s, err = openFile(base + dataSuffix)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, task.ErrNotFound
 	}
 
-	if _, err := os.Stat(base + dataSuffix); err == nil {
-		return nil, errNoManifest
-	}
-
-	return nil, task.ErrNotFound
+	return s, err
 }
 
 // errNoManifest is the error for a compressed snapshot whose manifest is missing.
