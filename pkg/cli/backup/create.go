@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/internal/backup"
+	"github.com/carillonhq/carillon/pkg/internal/backup/restore"
 	"github.com/carillonhq/carillon/pkg/internal/backup/source"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
@@ -225,7 +226,7 @@ func (c *creator) store(ctx context.Context, target string, m *backup.Manifest, 
 
 	if c.ForPeople() {
 		c.Say("stored %s · %s", name, describe(m))
-		c.SayNext("carillon backup verify %s", name)
+		c.SayNext("carillon backup verify %s", restore.QuoteShell(name))
 		c.Say("%s", notIncluded(m))
 
 		return nil

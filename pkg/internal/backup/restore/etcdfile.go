@@ -150,9 +150,9 @@ func (f *etcdFacts) userCommands() (commands []string) {
 			continue // etcd creates it together with the user root
 		}
 
-		commands = append(commands, "etcdctl role add "+quoteShell(name))
+		commands = append(commands, "etcdctl role add "+QuoteShell(name))
 		for _, p := range role.GetKeyPermission() {
-			commands = append(commands, fmt.Sprintf("etcdctl role grant-permission %s %s %s", quoteShell(name),
+			commands = append(commands, fmt.Sprintf("etcdctl role grant-permission %s %s %s", QuoteShell(name),
 				strings.ToLower(p.GetPermType().String()), keyRange(p)))
 		}
 	}
@@ -168,9 +168,9 @@ func (f *etcdFacts) userCommands() (commands []string) {
 			option = " --no-password"
 		}
 
-		commands = append(commands, "etcdctl user add "+quoteShell(name)+option)
+		commands = append(commands, "etcdctl user add "+QuoteShell(name)+option)
 		for _, role := range user.GetRoles() {
-			commands = append(commands, fmt.Sprintf("etcdctl user grant-role %s %s", quoteShell(name), quoteShell(role)))
+			commands = append(commands, fmt.Sprintf("etcdctl user grant-role %s %s", QuoteShell(name), QuoteShell(role)))
 		}
 	}
 
@@ -194,14 +194,14 @@ func keyRange(p *authpb.Permission) string {
 	key, end := p.GetKey(), p.GetRangeEnd()
 	switch {
 	case len(end) == 0:
-		return quoteShell(string(key))
+		return QuoteShell(string(key))
 	case bytes.Equal(end, []byte{0}):
-		return quoteShell(string(key)) + " --from-key"
+		return QuoteShell(string(key)) + " --from-key"
 	case bytes.Equal(end, prefixEnd(key)):
-		return quoteShell(string(key)) + " --prefix"
+		return QuoteShell(string(key)) + " --prefix"
 	}
 
-	return quoteShell(string(key)) + " " + quoteShell(string(end))
+	return QuoteShell(string(key)) + " " + QuoteShell(string(end))
 }
 
 // prefixEnd returns the end of the range of all keys that begin with prefix.
@@ -217,8 +217,8 @@ func prefixEnd(prefix []byte) []byte {
 	return []byte{0}
 }
 
-// quoteShell quotes a word for a shell, unless it needs no quotes.
-func quoteShell(s string) string {
+// QuoteShell quotes a word for a shell, unless it needs no quotes.
+func QuoteShell(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+"
 	if s != "" && strings.Trim(s, plain) == "" {
 		return s

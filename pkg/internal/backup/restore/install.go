@@ -60,9 +60,9 @@ func (i *Installed) Undo() []string {
 		return nil
 	}
 
-	commands := []string{"mv " + quoteShell(i.Etcd) + " " + quoteShell(i.Etcd+".restored-"+i.Prepared.Restored.ID)}
+	commands := []string{"mv " + QuoteShell(i.Etcd) + " " + QuoteShell(i.Etcd+".restored-"+i.Prepared.Restored.ID)}
 	if i.Former != "" {
-		commands = append(commands, "mv "+quoteShell(i.Former)+" "+quoteShell(i.Etcd))
+		commands = append(commands, "mv "+QuoteShell(i.Former)+" "+QuoteShell(i.Etcd))
 	}
 
 	return commands

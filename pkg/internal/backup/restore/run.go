@@ -136,15 +136,15 @@ func (p *Prepared) Commands(host *Host, work, config string) []string {
 		return []string{
 			"# on each member of etcd, with its own NAME, URL and DIRECTORY, and the same --initial-cluster on all of them:",
 			fmt.Sprintf("etcdutl snapshot restore %s --name NAME --initial-advertise-peer-urls URL --initial-cluster NAME=URL,… --initial-cluster-token %s --data-dir DIRECTORY",
-				quoteShell(db), quoteShell(p.Token)),
+				QuoteShell(db), QuoteShell(p.Token)),
 		}
 	}
 
-	install := fmt.Sprintf("carillon backup restore --install %s --config %s", quoteShell(db), quoteShell(config))
+	install := fmt.Sprintf("carillon backup restore --install %s --config %s", QuoteShell(db), QuoteShell(config))
 	var commands []string
 	if len(p.Members) > 1 {
-		commands = append(commands, "# on the other members, after you have copied both files to the same directory there: "+
-			fmt.Sprintf("scp %s.* HOST:%s", quoteShell(filepath.Join(work, "prepared")), quoteShell(work)))
+		commands = append(commands, "# on the other members, after you have copied the directory to the same place there: "+
+			fmt.Sprintf("scp -r %s HOST:%s", QuoteShell(work), QuoteShell(filepath.Dir(work)+"/")))
 	}
 
 	return append(commands, install)
