@@ -77,6 +77,9 @@ type Record struct {
 // any more.
 const keepInstances = 50
 
+// ErrRunning means that a daemon uses a data directory.
+var ErrRunning = errors.New("another daemon is running on it")
+
 // Open locks the data directory and reads its state. It fails at once if another
 // daemon holds the lock.
 func Open(dir string) (*State, error) {
@@ -91,7 +94,7 @@ func Open(dir string) (*State, error) {
 
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("data directory %s: another daemon is running on it", dir)
+		return nil, fmt.Errorf("data directory %s: %w", dir, ErrRunning)
 	}
 
 	// Read the state only under the lock. Another daemon may have changed it until now.

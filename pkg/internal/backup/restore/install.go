@@ -106,9 +106,9 @@ func Install(ctx context.Context, prepared string, t Target) (_ *Installed, err 
 	}
 
 	// The lock of the directory proves that no agent runs on it, and that no other Install does.
-	state, err := datadir.Open(t.DataDir)
+	state, err := lockDataDir(t.DataDir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: stop it first", err)
+		return nil, err
 	}
 	defer state.Close()
 

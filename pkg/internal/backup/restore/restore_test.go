@@ -841,3 +841,17 @@ func TestInstall_Refuses(t *testing.T) {
 		})
 	}
 }
+
+func TestLockDataDir_OfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+
+	dir := t.TempDir()
+	if err := os.Chown(dir, 65534, -1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockDataDir(dir); err == nil || strings.Contains(err.Error(), "stop it") {
+		t.Errorf("the error is %v, but no agent runs", err)
+	}
+}

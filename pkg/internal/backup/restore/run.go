@@ -120,12 +120,22 @@ func readSeen(dir string) (s Seen, release func(), err error) {
 		return Seen{}, func() {}, nil
 	}
 
-	state, err := datadir.Open(dir)
+	state, err := lockDataDir(dir)
 	if err != nil {
-		return Seen{}, nil, fmt.Errorf("%w: stop it first", err)
+		return Seen{}, nil, err
 	}
 
 	return seenBy(state), state.Close, nil
+}
+
+// lockDataDir opens a data directory. Its lock proves that no agent runs on it.
+func lockDataDir(dir string) (*datadir.State, error) {
+	state, err := datadir.Open(dir)
+	if errors.Is(err, datadir.ErrRunning) {
+		err = fmt.Errorf("%w: stop it first", err)
+	}
+
+	return state, err
 }
 
 // Commands returns the commands that install a prepared restore, for the operator to run. host is the one that has prepared it in the
