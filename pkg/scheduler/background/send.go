@@ -83,7 +83,8 @@ const (
 	// maxSendBytes is the size of the triggers of a transaction. etcd accepts 1.5 MiB.
 	maxSendBytes = 1 << 20
 
-	minSendRetry, maxSendRetry = time.Second, 30 * time.Second
+	// A trigger is written within 20 s after etcd accepts writes again (G63).
+	minSendRetry, maxSendRetry = time.Second, 15 * time.Second
 	// lookPause is the pause after store.SourcesAtOnce sources were looked at: 50 sources a second.
 	lookPause = store.SourcesAtOnce * time.Second / 50
 )
