@@ -475,6 +475,49 @@ func TestAlerts_DeadlinesWithoutOwnerWait(t *testing.T) {
 	})
 }
 
+// Etcd is lost at 12:03, and a backup of then is restored at 13:00.
+func TestAlerts_OfWhatARestoreHasLost(t *testing.T) {
+	t.Parallel()
+
+	inVirtualTime(t, func(t *testing.T) {
+		w := newWorld(t, "n1") // at 12:00
+		w.setClockToNow()
+		lost := w.run("n1")
+		expecting := func(set func(a *task.Alerts)) option {
+			return alerting(func(a *task.Alerts) { a.Failures = new(0); set(a) })
+		}
+		w.create("within", cronned("@manual"), allow, expecting(func(a *task.Alerts) { a.SuccessWithin = task.Duration(30 * time.Minute) }))
+		w.create("by", cronned("@manual"), expecting(func(a *task.Alerts) { a.SuccessBy = "30 12 * * *" }))
+		w.create("late", cronned("10 12,18 * * *"), expecting(func(a *task.Alerts) { a.MaxLateness = task.Duration(5 * time.Minute) }))
+		w.create("long", cronned("@manual"), allow, expecting(func(a *task.Alerts) { a.MaxDuration = task.Duration(10 * time.Minute) }))
+		for _, name := range []string{"within", "by"} { // they are older than the deadline of yesterday
+			w.update(name, false, func(t *task.Task) { t.UpdatedAt = task.At(start.Add(-72 * time.Hour)) })
+		}
+
+		time.Sleep(time.Minute)
+		w.runAs("within", task.Succeeded)
+		w.trigger("long")
+		w.eventually("it runs", func() bool { return len(w.active("long")) == 1 })
+		w.setClockToNow()
+		w.start("long")
+		time.Sleep(2 * time.Minute)
+		lost.stop()
+		<-lost.work
+
+		time.Sleep(time.Until(start.Add(time.Hour)))
+		w.setClockToNow()
+		w.gap = w.restore(3590)
+		w.run("n1")
+
+		for time.Since(start) < 85*time.Minute {
+			time.Sleep(time.Minute)
+			w.wantAlerts(0, map[string]string{})
+		}
+		time.Sleep(6 * time.Minute) // what the restored cluster does not do is missed
+		w.wantAlerts(0, map[string]string{"within success_within": "open"})
+	})
+}
+
 // hangingAlerts is a store whose reads for alerts hang from some time on.
 type hangingAlerts struct {
 	evaluator.Store

@@ -53,6 +53,7 @@ type world struct {
 	now      time.Time
 	sessions map[string]kv.Fence
 	joins    int
+	gap      *task.Gap // that of the sessions; nil: nothing was lost
 	recorder *recorder.Recorder
 }
 
@@ -268,7 +269,7 @@ func (w *world) assign(node string) store.Fences {
 	owners, err = w.store.Owners(w.ctx)
 	w.ok(err)
 
-	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node]}
+	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node], Gap: w.gap}
 }
 
 // testWorker is a worker that the test drives: no goroutine decides by itself.
