@@ -97,13 +97,13 @@ func (n *Node) newBootWatcher() *boots.Watcher {
 	return boots.New(boots.Config{
 		Store: n.store, Task: n.taskRef, Nodes: n.presentNodes,
 		Subscribe: func(s wake.Signal) func() { return n.nodes.Subscribe(s) },
-		Access: func() boots.Access {
+		Access: func() (boots.Access, int64) {
 			// A leader has the scheduler role, so it keeps a copy of the access records.
 			v := n.access.View()
 			if v.Fence == 0 || v.Fence < n.presence.access.Load() {
-				return nil
+				return nil, 0
 			}
-			return v
+			return v, v.Fence
 		},
 		Freezes: n.freezes.knownFreezes,
 		Gap: func() *task.Gap {

@@ -86,18 +86,25 @@ func (s Boots) BootTasks(ctx context.Context, after string, ref func(namespace, 
 	return list, res.More, nil
 }
 
+// BootBasis is what the runs for a boot were decided from.
+type BootBasis struct {
+	Tasks   []BootTask // with and without a run
+	Freezes int64      // the mod revision of the record of freezes
+	Access  int64      // the mod revision of the access fence: limits of namespaces and nodes
+}
+
 // WriteBoot replaces the record of a boot, unless it has changed since b was read. In the same transaction, it queues the waiting
 // runs, and records the other ones as ended, so that a task has its run if and only if the record says so (G62). It also
-// compares the entries of all tasks in from, with and without a run, and the mod revision of the freezes: the runs were decided from
-// these. It returns the revision of the write, task.ErrFenced if the leader's term is over, and task.ErrConflict if something has changed.
-func (s Boots) WriteBoot(ctx context.Context, term kv.Fence, b record.Boot, from []BootTask, freezes int64, runs []task.Run) (int64, error) {
+// compares what the runs were decided from. It returns the revision of the write, task.ErrFenced if the leader's term is over, and
+// task.ErrConflict if something has changed.
+func (s Boots) WriteBoot(ctx context.Context, term kv.Fence, b record.Boot, from BootBasis, runs []task.Run) (int64, error) {
 	key := s.keys.NodeBoot(b.Node)
 	t := kv.Txn{
-		If:   []clientv3.Cmp{isUnchanged(key, b.Mod), isUnchanged(s.keys.Freezes(), freezes)},
+		If:   []clientv3.Cmp{isUnchanged(key, b.Mod), isUnchanged(s.keys.Freezes(), from.Freezes), isUnchanged(s.keys.Fence(), from.Access)},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(b))},
 	}
 
-	for _, one := range from {
+	for _, one := range from.Tasks {
 		t.If = append(t.If, isUnchanged(s.keys.Entry(one.Ref), one.Mod))
 	}
 	for _, r := range runs {

@@ -66,8 +66,8 @@ type Config struct {
 	Nodes func() []task.Node
 	// Subscribe registers a signal that is sent when the nodes change, and returns a function that ends that.
 	Subscribe func(wake.Signal) (unsubscribe func())
-	// Access returns what the access records say now. It returns nil while that is not known.
-	Access func() Access
+	// Access returns what the access records say now, and the mod revision of their fence; nil: that is not known yet.
+	Access func() (Access, int64)
 	// Freezes returns the freezes that are in force, and the mod revision of their record; nil: they are not known yet.
 	Freezes func() (*task.Freezes, int64)
 	// Gap returns what lost histories of the cluster may have decided; nil: there were none. May be nil.
@@ -128,7 +128,7 @@ func (t *term) makePass(ctx context.Context) error {
 		return nil
 	}
 
-	access := t.cfg.Access()
+	access, fence := t.cfg.Access()
 	freezes, freezesMod := t.cfg.Freezes()
 	if access == nil || freezes == nil {
 		return nil
@@ -146,7 +146,7 @@ func (t *term) makePass(ctx context.Context) error {
 		}
 	}
 
-	p := &pass{term: t, now: t.cfg.Now(), access: access, freezes: freezes, freezesMod: freezesMod}
+	p := &pass{term: t, now: t.cfg.Now(), access: access, freezes: freezes, basis: store.BootBasis{Freezes: freezesMod, Access: fence}}
 	if t.cfg.Gap != nil {
 		p.gap = t.cfg.Gap()
 	}
@@ -164,11 +164,11 @@ func (t *term) makePass(ctx context.Context) error {
 // pass is one pass over all nodes.
 type pass struct {
 	*term
-	now        time.Time
-	access     Access
-	freezes    *task.Freezes
-	freezesMod int64 // the mod revision of the record of freezes
-	gap        *task.Gap
+	now     time.Time
+	access  Access
+	freezes *task.Freezes
+	basis   store.BootBasis // without tasks
+	gap     *task.Gap
 }
 
 // handleNode creates the runs for the boot of a node, unless they exist.
@@ -224,7 +224,9 @@ func (p *pass) handleNode(ctx context.Context, n *task.Node) error {
 
 // write writes the record of a boot with the runs that were decided from some tasks, and remembers it.
 func (p *pass) write(ctx context.Context, b *record.Boot, from []store.BootTask, runs []task.Run) error {
-	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, from, p.freezesMod, runs)
+	basis := p.basis
+	basis.Tasks = from
+	rev, err := p.cfg.Store.WriteBoot(ctx, p.fence, *b, basis, runs)
 	if err != nil {
 		return err
 	}

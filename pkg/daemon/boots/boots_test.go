@@ -36,6 +36,7 @@ type world struct {
 	freezesMod int64 // the mod revision of the record of freezes, as far as the watcher knows
 	namespaces map[string]*task.Namespace
 	ignored    string // a label that no node may have
+	fence      int64  // the mod revision of the access fence, as far as the watcher knows
 }
 
 // crashing is an etcd at one of whose writes the leader dies, or of which it gets no answer, or before which something else is written.
@@ -87,6 +88,9 @@ func inWorld(t *testing.T, story func(w *world)) {
 			return w.writes
 		})
 		w.writes.leader = w.Kill
+		fence, err := w.Etcd.Get(w.Context(), w.Keys.Fence())
+		w.Must(err)
+		w.fence = fence.Kvs[0].ModRevision
 
 		w.watcher = boots.New(boots.Config{
 			Store: w.Store, Task: w.Ref, Now: time.Now, Logger: zap.NewNop(), MayWrite: func() error { return nil },
@@ -104,7 +108,7 @@ func inWorld(t *testing.T, story func(w *world)) {
 				slices.SortFunc(list, func(a, b task.Node) int { return strings.Compare(a.Name, b.Name) })
 				return list
 			},
-			Access:  func() boots.Access { return w },
+			Access:  func() (boots.Access, int64) { return w, w.fence },
 			Freezes: func() (*task.Freezes, int64) { return &w.freezes, w.freezesMod },
 		})
 
@@ -373,6 +377,23 @@ func TestBoots_CompareTheFreezes(t *testing.T) {
 		w.freezes.Holding, w.freezesMod = nil, ended
 		w.wait()
 		w.expect("default/warm", "n1 b1")
+	})
+}
+
+// The limits of a namespace have changed before the node joins, but the watch of the leader is late.
+//
+// Verifies: G62
+func TestBoots_CompareTheAccessRecords(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.addTask("db/limited", nil)
+		changed := w.Put(w.Keys.Fence(), "changed")
+		w.join("n1", "b1")
+		w.expect("db/limited")
+
+		w.namespaces["db"], w.fence = &task.Namespace{}, changed
+		w.wait()
+		w.expect("db/limited", "n1 b1")
 	})
 }
 
