@@ -3,6 +3,7 @@ package background
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -110,7 +111,9 @@ func (s *Sender) Ask(job Send) {
 	}
 }
 
-// Look requests a look at all sources of a shard. It replaces an earlier request for the shard, and does not block.
+// Look requests a look at all sources of a shard, which are in the order of their names. It replaces an earlier request for the shard,
+// and does not block. If the Sender has not looked at all sources of the earlier request, it begins with the rest: of very many
+// sources, it would never come to the last ones otherwise.
 func (s *Sender) Look(shard int, sources []Send) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,6 +121,13 @@ func (s *Sender) Look(shard int, sources []Send) {
 	if len(sources) == 0 {
 		delete(s.looks, shard)
 		return
+	}
+
+	if left := s.looks[shard]; len(left) > 0 {
+		next := left[0].Source.String()
+		if i := slices.IndexFunc(sources, func(one Send) bool { return one.Source.String() >= next }); i > 0 {
+			sources = slices.Concat(sources[i:], sources[:i])
+		}
 	}
 
 	s.looks[shard] = sources

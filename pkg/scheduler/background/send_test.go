@@ -276,3 +276,37 @@ func TestSender_LooksInOneLine(t *testing.T) {
 		}
 	})
 }
+
+// A node with very many sources has not looked at all of a shard when it is asked to look again. It goes on with the rest, or it would
+// never look at the last ones.
+func TestSender_LooksAtTheLastSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, sender := newSources(0)
+		list := make([]Send, 3*store.SourcesAtOnce)
+		for i := range list {
+			list[i].Source = sourceRef(fmt.Sprintf("s%03d", i))
+		}
+
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- sender.Run(ctx) }()
+
+		for range 6 {
+			sender.Look(0, list)
+			time.Sleep(lookPause + lookPause/2)
+		}
+		sender.Look(0, nil)
+		stop()
+		<-done
+
+		looks := map[string]int{}
+		for _, name := range s.looks {
+			looks[name]++
+		}
+		for _, send := range list {
+			if n := looks[send.Source.Name]; n < 2 || n > 4 {
+				t.Errorf("%s was looked at %d times", send.Source, n)
+			}
+		}
+	})
+}
