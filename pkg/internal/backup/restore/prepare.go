@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	// minRevisionBump is the least number by which a restore raises the revision. It matters if the clock of the host is behind.
+	// minRevisionBump is by how much the revision exceeds the highest known one if the clock of the host is behind.
 	minRevisionBump = 1_000_000_000
 	// privateName and privateURL are the name and the URL of the only member of an etcd without peers, as package embedded starts it.
 	privateName = "carillon"
@@ -252,7 +252,12 @@ func etcdLogger(log *zap.Logger) *zap.Logger {
 // the revision rises with every restore, whatever its snapshot. If the clock is behind what the snapshot contains, or what this host
 // has seen, the revision becomes higher than these.
 func revisionBump(now time.Time, revision, seen int64) int64 {
-	return max(now.UnixMicro()-revision, max(seen-revision, 0)+minRevisionBump)
+	high := max(revision, seen)
+	if at := now.UnixMicro(); at > high {
+		return at - revision
+	}
+
+	return high + minRevisionBump - revision
 }
 
 // close stops the private etcd.

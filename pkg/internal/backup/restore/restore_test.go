@@ -574,13 +574,16 @@ func (s *site) changeFile(stored *backup.Stored, change func([]byte) []byte) *ba
 	return &backup.Stored{Name: path, Path: path}
 }
 
-// A clock that is behind what the node of this host has seen does not lead to a lower revision.
+// A clock that is behind what the node of this host has seen does not lead to a lower revision. A second restore soon after the first
+// does not lead to a revision ahead of the clock: a third one, of an older snapshot, would have a lower one.
 func TestRevisionBump(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for _, c := range []struct {
 		revision, seen, want int64
 	}{
 		{1000, 2000, now.UnixMicro()},
+		{now.UnixMicro() - 60e6, 0, now.UnixMicro()},
+		{1000, now.UnixMicro() - 60e6, now.UnixMicro()},
 		{now.UnixMicro() + 5, now.UnixMicro() + 9, now.UnixMicro() + 9 + minRevisionBump},
 		{now.UnixMicro() + 5, 0, now.UnixMicro() + 5 + minRevisionBump},
 	} {
