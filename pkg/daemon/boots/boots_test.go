@@ -108,8 +108,17 @@ func inWorld(t *testing.T, story func(w *world)) {
 				slices.SortFunc(list, func(a, b task.Node) int { return strings.Compare(a.Name, b.Name) })
 				return list
 			},
-			Access:  func() (boots.Access, int64) { return w, w.fence },
-			Freezes: func() (*task.Freezes, int64) { return &w.freezes, w.freezesMod },
+			Access: func() (boots.Access, int64) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w, w.fence
+			},
+			Freezes: func() (*task.Freezes, int64) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				f := w.freezes
+				return &f, w.freezesMod
+			},
 		})
 
 		w.lead()
@@ -124,7 +133,18 @@ func (w *world) LimitNode(n task.Node) task.Node {
 	return n
 }
 
-func (w *world) Namespace(name string) *task.Namespace { return w.namespaces[name] }
+func (w *world) Namespace(name string) *task.Namespace {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.namespaces[name]
+}
+
+// set changes the world while the watcher runs.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
 
 // lead ends the present term, and begins another one.
 func (w *world) lead() {
@@ -368,13 +388,13 @@ func TestBoots_CompareTheFreezes(t *testing.T) {
 	t.Parallel()
 	inWorld(t, func(w *world) {
 		w.addTask("default/warm", nil)
-		w.freezes.Holding = []task.Freeze{{Namespace: "default"}}
-		w.freezesMod = w.Put(w.Keys.Freezes(), "frozen")
+		frozen := w.Put(w.Keys.Freezes(), "frozen")
+		w.set(func() { w.freezes.Holding, w.freezesMod = []task.Freeze{{Namespace: "default"}}, frozen })
 		ended := w.Put(w.Keys.Freezes(), "ended")
 		w.join("n1", "b1")
 		w.expect("default/warm")
 
-		w.freezes.Holding, w.freezesMod = nil, ended
+		w.set(func() { w.freezes.Holding, w.freezesMod = nil, ended })
 		w.wait()
 		w.expect("default/warm", "n1 b1")
 	})
@@ -391,7 +411,7 @@ func TestBoots_CompareTheAccessRecords(t *testing.T) {
 		w.join("n1", "b1")
 		w.expect("db/limited")
 
-		w.namespaces["db"], w.fence = &task.Namespace{}, changed
+		w.set(func() { w.namespaces["db"], w.fence = &task.Namespace{}, changed })
 		w.wait()
 		w.expect("db/limited", "n1 b1")
 	})
