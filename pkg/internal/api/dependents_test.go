@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/depgraph"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -330,6 +331,44 @@ func TestBatch_RefusesCycles(t *testing.T) {
 	// One cycle with a task that exists.
 	w.chain("x", "y")
 	wantSaid(t, w.batch("", after("x", "y")), "1 default/x failed cycle")
+}
+
+// The lines of a batch are checked together, and written in several transactions. One may add a link that closes no cycle because an
+// earlier one removes another link. Until that is written, the link is not added.
+func TestBatch_AddsNoLinkBeforeTheRemovalOfAnother(t *testing.T) {
+	for name, x := range map[string]string{"removes its source": after("x"), "gets another source": after("x", "z")} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.chain("y", "x", "m")
+			w.create("z", "@daily")
+			lines := []string{x}
+			for i := range store.MaxTogether - 2 {
+				name := fmt.Sprint("other", i)
+				w.create(name, "@hourly")
+				lines = append(lines, after(name))
+			}
+			lines = append(lines, after("y", "m"))
+
+			// Another writer changes x before each write of it together with others.
+			x := w.store.Keys().Entry(ref("default", "x"))
+			w.writes.set(func(txn kv.Txn) {
+				if links := w.links(); strings.Contains(links, "m>y") && strings.Contains(links, "y>x") {
+					t.Errorf("a cycle: %s", links)
+				}
+				if len(txn.Then) > 20 && slices.ContainsFunc(txn.Then, func(op clientv3.Op) bool { return string(op.KeyBytes()) == x }) {
+					w.put(x, w.entry(ref("default", "x")))
+				}
+			}, nil)
+			results := w.batch("", lines...)
+			w.writes.set(nil, nil)
+
+			for _, i := range []int{0, len(results) - 1} {
+				if r := results[i]; r.Result != client.Configured {
+					t.Errorf("%s: %s %+v", r.Name, r.Result, r.Error)
+				}
+			}
+		})
+	}
 }
 
 // Who may not read the runs of a source must not learn of them through a task of their own.

@@ -244,7 +244,9 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 		return
 	}
 
-	if b.tasksExisted.Load() && len(items) > 0 {
+	// Whether a link closes a cycle depends on the sources that the other tasks have now.
+	hasSources := slices.ContainsFunc(items, func(it *item) bool { return len(it.spec.After) > 0 })
+	if hasSources || b.tasksExisted.Load() && len(items) > 0 {
 		b.readStored(ctx, items)
 	}
 
@@ -260,9 +262,7 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 			n := store.Fitting(changes)
 			rev, failed := b.commitChanges(ctx, rest[:n], changes[:n])
 			conflict = conflict || failed
-			if rev > 0 {
-				followLinks(rev, changes[:n], changes[n:])
-			}
+			followLinks(rev, changes[:n], changes[n:])
 			rest, changes = rest[n:], changes[n:]
 		}
 
@@ -277,21 +277,29 @@ func (b *batch) writeTogether(ctx context.Context, items []*item) {
 	b.writeOneByOne(ctx, items)
 }
 
-// followLinks has changes compare the key of the graph as the transaction with earlier ones has left it, at a revision. They were all
-// checked together, so what that transaction added is not new to them.
-func followLinks(rev int64, written, rest []store.Change) {
-	for _, c := range written {
-		if len(c.New.Links.Added) == 0 {
+// followLinks has the changes of later transactions compare the key of the graph as the transaction with earlier changes has left it, at
+// a revision. They were all checked together, so what that transaction added is not new to them. If it was not written (0), the links
+// that it was to remove still exist. Then later changes that add links must not be written, but checked again.
+func followLinks(rev int64, earlier, later []store.Change) {
+	for _, c := range earlier {
+		graph := rev
+		switch {
+		case rev > 0 && len(c.New.Links.Added) == 0, rev == 0 && len(c.New.Links.Removed) == 0:
 			continue
+		case rev == 0:
+			graph = noRevision
 		}
 
-		for _, next := range rest {
-			if next.New.Ref.Namespace == c.New.Ref.Namespace {
-				next.New.Links.GraphMod = rev
+		for _, next := range later {
+			if next.New.Ref.Namespace == c.New.Ref.Namespace && next.New.Links.GraphMod != noRevision {
+				next.New.Links.GraphMod = graph
 			}
 		}
 	}
 }
+
+// noRevision is a mod revision that no key has, so that a comparison with it fails.
+const noRevision = -1
 
 // simulateWrites settles items of different names as a write would, without writing (dry run).
 func (b *batch) simulateWrites(ctx context.Context, items []*item) {

@@ -87,16 +87,19 @@ func (h *Handlers) checkAllLinks(ctx context.Context, tasks []*store.Stored, kno
 		}
 	}
 
+	// Each task is judged with the links that the ones before it add and remove.
 	for i, st := range tasks {
-		c := checks[st.Ref.Namespace]
-		if len(st.Links.Added) == 0 {
-			continue
-		}
-		if c.err != nil {
+		switch c := checks[st.Ref.Namespace]; {
+		case c == nil: // no task of its namespace gets a source
+		case len(st.Links.Added) > 0 && c.err != nil:
 			faults[i] = c.err
-			continue
+		case len(st.Links.Added) > 0:
+			faults[i] = c.addLinks(st)
+		case c.err == nil:
+			for _, source := range st.Links.Removed {
+				c.graph.Remove(source.Name, st.Ref.Name)
+			}
 		}
-		faults[i] = c.addLinks(st)
 	}
 
 	return faults
