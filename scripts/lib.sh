@@ -65,13 +65,18 @@ start() {
 }
 
 # alive PID MARK: is this process running, and does its command line contain MARK? The pid may
-# have been reused.
+# have been reused. A process that was just started has the command line of its shell until it
+# executes its program, and none while it does so. So look again for half a second.
 alive() {
-	[[ -n $1 && -r /proc/$1/cmdline ]] || return 1
-	local state
-	state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) || return 1
-	[[ -n $state && $state != Z ]] || return 1
-	[[ $(tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null) == *"$2"* ]]
+	local state try
+	for try in 1 2 3 4 5 6; do
+		[[ -n $1 && -r /proc/$1/cmdline ]] || return 1
+		state=$(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) || return 1
+		[[ -n $state && $state != Z ]] || return 1
+		[[ $(tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null) != *"$2"* ]] || return 0
+		((try == 6)) || sleep 0.1
+	done
+	return 1
 }
 
 dead() { ! alive "$@"; }
