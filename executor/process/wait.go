@@ -199,12 +199,20 @@ func earlierOf(a, b time.Time) time.Time {
 }
 
 // endTree returns the control group of the tree, which should be empty. A group that is not empty
-// is quarantined and not reused.
+// is quarantined and not reused. Without a group, it ends orphans that could also belong to
+// attempts that have ended since the tree was found to be empty.
 func (p *runningProcess) endTree() {
 	if p.tree.Group != nil {
 		p.groups.Release(p.tree.Group)
 	}
-	p.tree.Orphans.Forget(&p.tree)
+
+	for !p.tree.Orphans.ForgetEnded(&p.tree) {
+		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
+			p.log.Error("processes of an attempt survived SIGKILL", zap.Int("pgid", p.pid))
+			p.tree.Orphans.Forget(&p.tree)
+			return
+		}
+	}
 }
 
 // killLeftovers kills processes that have left the process group, if the attempt has no control group.

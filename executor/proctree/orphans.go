@@ -121,6 +121,25 @@ func (o *Orphans) Forget(t *Tree) {
 	delete(o.trees, t)
 }
 
+// ForgetEnded is Forget for an attempt that has ended. If the attempt has meanwhile become the last one to which some orphan may
+// belong, it forgets nothing and returns false. The caller then ends these orphans first.
+func (o *Orphans) ForgetEnded(t *Tree) bool {
+	if o == nil {
+		return true
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	// Another attempt that ends at the same time finds the orphans either now or when it is forgotten itself.
+	if _, assigned := o.trees[t]; assigned && len(o.findOrphansOf(t)) > 0 {
+		return false
+	}
+	delete(o.trees, t)
+
+	return true
+}
+
 // orphansOf returns the living orphans of an attempt that is ending. An orphan that may
 // also belong to another running attempt is not among them; it ends with that attempt.
 //
@@ -135,6 +154,11 @@ func (o *Orphans) orphansOf(t *Tree) (pids []int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
+	return o.findOrphansOf(t)
+}
+
+// findOrphansOf is orphansOf for a caller that holds mu.
+func (o *Orphans) findOrphansOf(t *Tree) (pids []int) {
 	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
 		if o.scanOrphans(time.Now()) {
 			// The increment makes it 0 again.

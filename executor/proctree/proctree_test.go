@@ -158,6 +158,35 @@ func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 	executortest.Eventually(t, "it has ended, too", func() bool { return len(o.orphansOf(ending)) == 0 })
 }
 
+// Two attempts end at the same time, and each finds that an orphan may belong to the other. The last one that is forgotten has to end it.
+// Not parallel, as above.
+func TestOrphans_OfAttemptsThatEndTogether(t *testing.T) {
+	adopted()
+	p := exec.Command("sleep", "300")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	orphan := p.Process.Pid
+	t.Cleanup(func() { killNumber(t, orphan) })
+	o, a, b := NewOrphans(), &Tree{Mark: Mark{Token: 1}}, &Tree{Mark: Mark{Token: 2}}
+	o.trees[a], o.trees[b] = Birth{}, Birth{}
+	o.children = func(int) []int { return []int{orphan} }
+
+	if got := append(o.orphansOf(a), o.orphansOf(b)...); len(got) > 0 {
+		t.Errorf("found %v, which may belong to an attempt that runs", got)
+	}
+	if !o.ForgetEnded(a) {
+		t.Error("the first one was not forgotten")
+	}
+	if o.ForgetEnded(b) || !slices.Equal(o.orphansOf(b), []int{orphan}) {
+		t.Error("the last one was forgotten before its orphan has ended")
+	}
+
+	killNumber(t, orphan)
+	executortest.Eventually(t, "it is forgotten when its orphan has ended", func() bool { return o.ForgetEnded(b) })
+}
+
 // A process whose first thread has ended looks like a zombie but continues.
 func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	adopted()
