@@ -208,7 +208,7 @@ func (p *runningProcess) endTree() {
 
 	for !p.tree.Orphans.ForgetEnded(&p.tree) {
 		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
-			p.log.Error("processes of an attempt survived SIGKILL", zap.Int("pgid", p.pid))
+			p.log.Error("orphans of an attempt survived SIGKILL", zap.Int("pgid", p.pid))
 			p.tree.Orphans.Forget(&p.tree)
 			return
 		}

@@ -187,7 +187,8 @@ func (t *chainTrial) callForSources(specs []task.Spec, what string, call func(*c
 	})
 }
 
-// chainTasks returns the tasks in an order in which they can be created, those with a schedule paused, and how many runs are started by others in a second.
+// chainTasks returns the tasks in an order in which they can be created, and how many runs are started by others in a second. Tasks with
+// a schedule are paused.
 func (t *chainTrial) chainTasks() (specs []task.Spec, perSecond int) {
 	head := func(name string) task.Spec {
 		s := task.Defaults()
